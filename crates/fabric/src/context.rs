@@ -180,7 +180,7 @@ impl Resource {
         self.send_with(to, tag, payload.into(), Patience::Until(None))
     }
 
-    /// The same, waiting no longer than `time`.
+    /// The same, waiting no longer than `time`, for a connection neither.
     ///
     /// # Errors
     /// As for [`Resource::send`], and [`SendError::TimedOut`].
@@ -195,8 +195,8 @@ impl Resource {
         self.send_with(to, tag, payload.into(), Patience::Until(Some(deadline)))
     }
 
-    /// The same without waiting, but for a connection if there is none yet. A lent message of more
-    /// than 64 KiB always has to wait.
+    /// The same without waiting, but for a connection if there is none yet and no other thread makes one. A lent
+    /// message of more than 64 KiB always has to wait.
     ///
     /// # Errors
     /// As for [`Resource::send`], and [`SendError::WouldBlock`].

@@ -5,10 +5,11 @@
 //! |---|---|
 //! | `sending`, `waiting` | the way of a message out; waiting for a turn |
 //! | `receiving`, `catcher` | the way of a message in; a thread that waits for one |
-//! | `calling`, `connecting` | whom this context calls; links as they come and go |
+//! | `calling`, `calls`, `connecting` | whom this context calls, and whom just now; links as they come and go |
 //! | `handling`, `keeping` | what is done on links by whoever has time; and every now and then |
 
 mod calling;
+mod calls;
 mod catcher;
 mod connecting;
 mod handling;
@@ -38,6 +39,7 @@ use crate::progress::{Parker, Progress, lock};
 use crate::random;
 use crate::streams::Streams;
 use crate::turns::Turns;
+use calls::Calls;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -60,8 +62,8 @@ pub struct Core {
     turns: Arc<Turns>,
     /// What did not arrive of what resources have sent that are gone.
     untold: Mutex<Option<Unsent>>,
-    /// One connection is made at a time; messages do not come this way.
-    connecting: Mutex<()>,
+    /// To each other context one connection is made at a time; messages do not come this way.
+    calls: Calls,
 }
 
 /// Who sent it, its tag, and what it says.
@@ -74,6 +76,16 @@ pub enum Patience {
     None,
     /// Until then, or for ever.
     Until(Option<Instant>),
+}
+
+impl Patience {
+    /// Until when a connection may take that is made for it: without patience as long as it does, as nobody else makes it.
+    fn deadline(self) -> Option<Instant> {
+        match self {
+            Self::None => None,
+            Self::Until(deadline) => deadline,
+        }
+    }
 }
 
 impl Core {
@@ -111,7 +123,7 @@ impl Core {
             keeper: Keeper::default(),
             turns: Arc::new(Turns::new()),
             untold: Mutex::default(),
-            connecting: Mutex::new(()),
+            calls: Calls::default(),
         })
     }
 

@@ -88,10 +88,12 @@ pub enum SendError {
     /// The other end did not take it.
     #[error("the message was not delivered: {0}")]
     Rejected(Reason),
-    /// The receiver does not keep up, and there was no time to wait.
-    #[error("the receiver has taken too little of what it was sent: there is no room now")]
+    /// The receiver does not keep up, or a connection to it is being made, and there was no time to wait.
+    #[error(
+        "not now: the receiver has taken too little of what it was sent, or a connection to it is being made"
+    )]
     WouldBlock,
-    /// The receiver did not keep up in time.
+    /// The receiver did not keep up in time, or was not connected to.
     #[error("the receiver did not take the message in time")]
     TimedOut,
     /// The connection broke.

@@ -4,14 +4,18 @@
 
 mod common;
 
-use common::{LONG, Node, WAYS, Way};
+use common::{LONG, Node, WAYS, Way, until};
+use keeptime_fabric::directory::client::Client;
 use keeptime_fabric::flow::{AHEAD_MOST, WINDOW, WINDOW_CARRIED, charge};
 use keeptime_fabric::frame::{Carrier, Greeting};
+use keeptime_fabric::id::Place;
 use keeptime_fabric::{
-    BitsPerSecond, Buffer, Context, Match, Message, Reason, RecvError, Resource, ResourceId,
-    SendError, Tag, Wait, attrs,
+    BitsPerSecond, Buffer, Callers, Carriers, Context, ContextId, ContextInfo, Match, Message,
+    Reason, RecvError, Resource, ResourceId, SendError, Tag, Wait, attrs,
 };
+use nix::sys::socket::{Backlog, listen};
 use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -362,10 +366,10 @@ fn strangers_are_not_let_in() {
     let records = here.find(attrs! { "test" => "pair" }).all().unwrap();
     for record in &records {
         for address in &record.home.addresses {
-            let Ok(mut stream) = std::net::TcpStream::connect(address) else { continue };
+            let Ok(mut stream) = TcpStream::connect(address) else { continue };
             stream.write_all(b"GET / HTTP/1.1\r\nHost: somebody\r\n\r\n").unwrap();
-            let Ok(mut stream) = std::net::TcpStream::connect(address) else { continue };
-            let (from, to) = (one.id().context, keeptime_fabric::ContextId::new(1));
+            let Ok(mut stream) = TcpStream::connect(address) else { continue };
+            let (from, to) = (one.id().context, ContextId::new(1));
             let (carrier, is_rail) = (Carrier::Itself, false);
             stream
                 .write_all(
@@ -519,6 +523,53 @@ fn who_waits_for_a_turn_hears_that_the_reservation_has_changed() {
             assert_eq!(receiver.recv(Match::any()).unwrap().tag, Tag(tag));
         }
     }
+}
+
+/// A context of `node` at whose addresses nobody is taken: it is called for ten seconds, or until `listener` is gone.
+fn silent(node: &Node, listener: &TcpListener) -> (Client, ResourceId, Vec<TcpStream>) {
+    let port = listener.local_addr().unwrap().port();
+    let at = |host: u8| SocketAddr::from(([127, 0, 0, host], port));
+    // The kernel takes one or two for it, and nobody after these.
+    listen(listener, Backlog::new(0_i32).unwrap()).unwrap();
+    let early = || TcpStream::connect_timeout(&at(1), Duration::from_millis(200)).ok();
+    let early = (0..64).map_while(|_| early()).collect();
+    let (id, addresses) = (ContextId::new(7), (1..=5).map(at).collect());
+    let (name, callers, carriers) = (String::new(), Callers::SameUser, Carriers::default());
+    let info = ContextInfo { id, node: name, owner: 0, callers, addresses, carriers };
+    let client = Client::connect(&node.config.name, info).unwrap();
+    let place = Place { slot: 0, generation: 0 };
+    (client, ResourceId { context: id, place }, early)
+}
+
+/// Whoever sends to a context that does not answer waits no longer than he wants, and nobody else does.
+#[test]
+fn a_context_that_does_not_answer_holds_up_nobody_else() {
+    let node = Node::start("n1", &[]);
+    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+    let (_client, to, _early) = silent(&node, &listener);
+    let ((_here, sender), (_there, receiver)) = pair(&node, Way::Tcp(Wait::Block));
+    let late = sender.send_within(to, Tag(1), b"nobody", Duration::from_millis(100));
+    assert_eq!(late, Err(SendError::TimedOut));
+    let begins = Barrier::new(2);
+    thread::scope(|scope| {
+        let calls = scope.spawn(|| {
+            begins.wait();
+            sender.send(to, Tag(2), b"nobody")
+        });
+        begins.wait();
+        until(|| {
+            // Most likely the other calls by now. If not, this one does first.
+            thread::park_timeout(Duration::from_millis(20));
+            let tried = sender.try_send(to, Tag(3), b"nobody");
+            (tried == Err(SendError::WouldBlock)).then_some(())
+        });
+        sender.send(receiver.id(), Tag(4), b"somebody").unwrap();
+        assert!(!calls.is_finished(), "who sends elsewhere has waited as well");
+        drop(listener);
+        let error = calls.join().unwrap().unwrap_err();
+        assert!(matches!(error, SendError::Unreachable { .. }), "{error}");
+    });
+    assert_eq!(receiver.recv(Match::any()).unwrap().tag, Tag(4));
 }
 
 #[test]

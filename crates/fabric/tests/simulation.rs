@@ -1,4 +1,4 @@
-//! The directories of several nodes in virtual time: messages are delayed, connections break or
+//! The directories of several nodes in virtual time: messages are delayed, connections end, break or
 //! swallow everything, servers crash and come back, with their nodes or without, some do not reach each other for minutes,
 //! programs come and go, in any order. What has been confirmed is found by everybody who can be reached; and
 //! when the trouble is over, all know the same, which is the truth.
@@ -93,6 +93,8 @@ struct Wire {
     welcome: bool,
     /// Nothing arrives any more, and nobody is told.
     swallows: bool,
+    /// Which of the ends has closed it, if one has: the other is told after what was said before.
+    closed_by: Option<usize>,
 }
 
 struct Program {
@@ -191,12 +193,7 @@ impl World {
                 }
             }
             Output::Dial(to) => self.dial(node, to),
-            Output::Close(on) => {
-                // What was said before is not delivered: the worst that can happen.
-                if let Some(at) = self.wires.iter().position(|wire| wire.ends.contains(&on)) {
-                    self.cut(at);
-                }
-            }
+            Output::Close(on) => self.close(on),
             Output::Complain(_) => {}
         }
     }
@@ -216,6 +213,7 @@ impl World {
             hearings: VecDeque::new(),
             welcome: false,
             swallows: false,
+            closed_by: None,
         });
         let reached_at = address(from);
         self.step(from, Input::Dialed { address: to, connection: ends[0], reached_at });
@@ -247,7 +245,8 @@ impl World {
 
     /// Every server that can be reached from `node` has it.
     fn confirmed(&self, node: usize, id: ResourceId, there: bool) {
-        for wire in self.wires.iter().filter(|wire| wire.from == node && wire.welcome) {
+        let reaches = |wire: &&Wire| wire.from == node && wire.welcome && wire.closed_by.is_none();
+        for wire in self.wires.iter().filter(reaches) {
             let Some(other) = &self.nodes[wire.to] else { continue };
             let found = other.find(&Attributes::new()).iter().any(|record| record.id == id);
             assert!(
@@ -258,6 +257,17 @@ impl World {
         }
     }
 
+    /// One end closes a connection, as TCP does: it hears nothing more of it, and the other one what was said before.
+    fn close(&mut self, on: ConnectionId) {
+        let Some(at) = self.wires.iter().position(|wire| wire.ends.contains(&on)) else { return };
+        let wire = &mut self.wires[at];
+        let end = usize::from(wire.ends[1] == on);
+        if wire.closed_by.replace(end).is_some_and(|before| before != end) {
+            self.wires.remove(at);
+        }
+    }
+
+    /// It breaks: both ends are told at once, and what was said is not delivered, which is the worst that can happen.
     fn cut(&mut self, at: usize) {
         let wire = self.wires.remove(at);
         self.step(wire.from, Input::Closed(wire.ends[0]));
@@ -268,17 +278,23 @@ impl World {
         let parted = self.parted;
         let carries = |wire: &Wire| !wire.swallows && !parted.is_between(wire.from, wire.to);
         let Some(wire) = self.wires.get_mut(at).filter(|wire| carries(wire)) else { return false };
-        let (from, to, ends) = (wire.from, wire.to, wire.ends);
+        let (from, to, ends, closed_by) = (wire.from, wire.to, wire.ends, wire.closed_by);
         let (telling, heard) = (wire.tellings.pop_front(), wire.hearings.pop_front());
+        // Who has closed it hears nothing.
+        let telling = telling.filter(|_| closed_by != Some(1));
+        let heard = heard.filter(|_| closed_by != Some(0));
         wire.welcome |= matches!(heard, Some(Heard::Welcome { .. }));
         let any = telling.is_some() || heard.is_some();
+        if let (Some(by), false) = (closed_by, any) {
+            self.wires.remove(at);
+            let other = 1 - by;
+            self.step([from, to][other], Input::Closed(ends[other]));
+            return true;
+        }
         if let Some(heard) = heard {
             self.step(from, Input::Heard(ends[0], heard));
         }
-        // That may have closed it.
-        if let Some(telling) = telling
-            && self.wires.iter().any(|wire| wire.ends == ends)
-        {
+        if let Some(telling) = telling {
             self.step(to, Input::Told(ends[1], telling));
         }
         any

@@ -13,7 +13,7 @@ use keeptime_fabric::bridge::{
 use keeptime_fabric::{Config, Context, Match, Reason, RecvError, Tag};
 use keeptime_linux::testing::can;
 use nodes::{LONG, Node, PORT, wait_for};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 struct Traffic {
     taken: Arc<AtomicU64>,
     more: Arc<AtomicU64>,
-    sending: thread::JoinHandle<Vec<u64>>,
+    sending: thread::JoinHandle<Vec<(u64, String)>>,
     receiving: thread::JoinHandle<BTreeSet<u64>>,
 }
 
@@ -51,13 +51,13 @@ impl Traffic {
         let send = move || {
             let (mut told, mut number) = (Vec::new(), 0);
             while goes_on.load(SeqCst) == 1 {
-                if sender.send(peer, Tag(number), data(number)).is_err() {
-                    told.push(number);
+                if let Err(error) = sender.send(peer, Tag(number), data(number)) {
+                    told.push((number, error.to_string()));
                     thread::park_timeout(Duration::from_millis(5));
                 }
                 if let Err(RecvError::Undelivered(lost)) = sender.try_recv(Match::any()) {
                     assert_eq!(lost.reason, Reason::Unconfirmed);
-                    told.push(lost.tag.0);
+                    told.push((lost.tag.0, lost.to_string()));
                 }
                 number += 1;
             }
@@ -72,7 +72,9 @@ impl Traffic {
                     Err(RecvError::Undelivered(lost)) if lost.tag == LAST => {
                         let _ = sender.send(peer, LAST, number.to_le_bytes().as_slice());
                     }
-                    Err(RecvError::Undelivered(lost)) => told.push(lost.tag.0),
+                    Err(RecvError::Undelivered(lost)) => {
+                        told.push((lost.tag.0, lost.to_string()));
+                    }
                     Err(error) => panic!("{error}"),
                 }
             }
@@ -111,17 +113,17 @@ impl Traffic {
         wait_for(|| self.taken.load(SeqCst) >= before + count);
     }
 
-    /// Ends it. Returns how many arrived, and which were told not to have.
-    fn end(self) -> (u64, BTreeSet<u64>) {
+    /// Ends it. Returns how many arrived, and which were told not to have, and why.
+    fn end(self) -> (u64, BTreeMap<u64, String>) {
         self.more.store(0, SeqCst);
         let told = self.sending.join().unwrap();
         let taken = self.receiving.join().unwrap();
         let all = 0..taken.last().copied().unwrap_or(0);
-        let told_once: BTreeSet<_> = told.iter().copied().collect();
-        assert_eq!(told.len(), told_once.len(), "told twice");
+        let told_once: BTreeMap<_, _> = told.iter().cloned().collect();
+        assert_eq!(told.len(), told_once.len(), "told twice: {told:?}");
         for number in all {
             assert!(
-                taken.contains(&number) || told_once.contains(&number),
+                taken.contains(&number) || told_once.contains_key(&number),
                 "{number} was lost silently"
             );
         }
@@ -158,10 +160,10 @@ fn nodes_without_a_common_network_talk_over_a_bridge() {
     start_all(&mut [&mut there, &mut here, &mut bridges[0]]);
     let forth = Traffic::between(&here, &there);
     forth.goes_on(500);
-    assert_eq!(forth.end().1, BTreeSet::new());
+    assert_eq!(forth.end().1, BTreeMap::new());
     let back = Traffic::between(&there, &here);
     back.goes_on(500);
-    assert_eq!(back.end().1, BTreeSet::new());
+    assert_eq!(back.end().1, BTreeMap::new());
 }
 
 /// Whatever else listens on a node is not reached over a bridge.
@@ -210,7 +212,7 @@ fn messages_pass_more_than_one_bridge() {
     start_all(&mut [&mut here, &mut first, &mut second, &mut there]);
     let traffic = Traffic::between(&here, &there);
     traffic.goes_on(300);
-    assert_eq!(traffic.end().1, BTreeSet::new());
+    assert_eq!(traffic.end().1, BTreeMap::new());
 }
 
 /// One of two bridges is killed, comes back, then the other one is: nothing is lost, nothing comes
@@ -235,7 +237,7 @@ fn a_killed_bridge_loses_nothing_while_there_is_another() {
         wait_for(|| here.sent_by(interface) > before + 1_000_000);
         assert!(bridges[other].is_there());
     }
-    assert_eq!(traffic.end().1, BTreeSet::new());
+    assert_eq!(traffic.end().1, BTreeMap::new());
 }
 
 /// The only bridge is killed, and another one is there a moment later: what was on the way goes by
@@ -337,7 +339,7 @@ fn two_networks_are_used_together_and_either_alone() {
         here.ip(up);
         is_used(other);
     }
-    assert_eq!(traffic.end().1, BTreeSet::new());
+    assert_eq!(traffic.end().1, BTreeMap::new());
 }
 
 /// Two nodes with one network, which goes down without anybody telling: the kernel would go on with what is on its way
@@ -350,6 +352,23 @@ fn a_node_that_is_gone_is_noticed_although_something_is_on_its_way() {
     let (mut here, mut there) = (Node::new("here"), Node::new("there"));
     here.plug(&there, 95);
     start_all(&mut [&mut here, &mut there]);
+    tells_what_is_lost(&here, &there, "link set net95 down");
+}
+
+/// The same behind a bridge, whose kernel is the only one that can find it out: that of the sender has everything
+/// confirmed by the bridge.
+#[test]
+fn a_node_behind_a_bridge_that_is_gone_is_noticed_although_something_is_on_its_way() {
+    if !can(&[]) {
+        return;
+    }
+    let (mut here, mut there, mut bridges) = bridged(&["middle"]);
+    start_all(&mut [&mut bridges[0], &mut here, &mut there]);
+    tells_what_is_lost(&here, &there, "link set net81 down");
+}
+
+/// Sends what does not arrive, as `down` takes `there` off its only network, and waits until this is told.
+fn tells_what_is_lost(here: &Node, there: &Node, down: &'static str) {
     let (one, other) = (here.open("one"), there.open("other"));
     let to = other.id();
     let one = here.space.run(move || {
@@ -360,7 +379,7 @@ fn a_node_that_is_gone_is_noticed_although_something_is_on_its_way() {
         other.recv(Match::any()).unwrap();
         other
     });
-    there.ip("link set net95 down");
+    there.ip(down);
     // That the first was taken may not have come back in time; it is told, too, then.
     let told = here.space.run(move || {
         one.send(to, Tag(2), b"lost").unwrap();

@@ -6,6 +6,7 @@ use super::call;
 use super::request::{Refusal, Request};
 use crate::progress::lock;
 use crate::sockets::accepted;
+use crate::transport::tcp::expect_node;
 use crate::transport::watch_over;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -16,6 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 /// Connections that are carried at a time. What is kept for one is at most 128 KiB.
 pub const RELAYED_MOST: usize = 512;
@@ -30,6 +32,8 @@ const READ: usize = 64 << 10;
 const READS_MOST: usize = 4;
 /// Things that become ready, for one call.
 const EVENTS: usize = 64;
+/// How often it is looked whether nodes are there: a part of the time after which one that does not answer is gone.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 const LISTENER: u64 = 0;
 const BELL: u64 = 1;
@@ -168,9 +172,10 @@ pub(crate) struct Flow {
 impl Shell {
     fn run(mut self) {
         let mut events = [EpollEvent::empty(); EVENTS];
+        let mut looked = Instant::now();
         while !self.stop.load(Relaxed) {
             // Interrupted: as if nothing had happened.
-            let ready = self.epoll.wait(&mut events, EpollTimeout::NONE).unwrap_or(0);
+            let ready = self.epoll.wait(&mut events, self.rest()).unwrap_or(0);
             for event in &events[..ready] {
                 match event.data() {
                     LISTENER => self.accept(),
@@ -179,7 +184,27 @@ impl Shell {
                     number => self.carry(number),
                 }
             }
+            if looked.elapsed() >= LOOK_EVERY {
+                looked = Instant::now();
+                self.look_after_pairs();
+            }
         }
+    }
+
+    /// How long nothing has to be looked at.
+    fn rest(&self) -> EpollTimeout {
+        if self.pairs.is_empty() {
+            return EpollTimeout::NONE;
+        }
+        EpollTimeout::from(LOOK_EVERY.as_millis() as u16)
+    }
+
+    /// Ends what is carried to or from nodes that are gone without anything having told so. The kernel goes on for a
+    /// quarter of an hour with what is on its way to one, and the other end waits for this bridge.
+    fn look_after_pairs(&mut self) {
+        let are_there = |pair: &Pair| pair.streams.iter().all(|stream| expect_node(stream).is_ok());
+        self.pairs.retain(|_, pair| are_there(pair));
+        self.carried.store(self.pairs.len(), Relaxed);
     }
 
     fn accept(&mut self) {
@@ -445,7 +470,6 @@ mod tests {
     use nix::poll::{PollFd, PollFlags, poll};
     use std::net::SocketAddr;
     use std::os::fd::AsFd;
-    use std::time::Duration;
 
     fn relay(permitted: impl Fn(&Request) -> bool + Send + Sync + 'static) -> Relay {
         Relay::start(TcpListener::bind("127.0.0.1:0").unwrap(), permitted).unwrap()

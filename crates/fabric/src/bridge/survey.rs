@@ -6,7 +6,7 @@ use super::costs::{Cost, Costs, detour_most};
 use super::request::Whom;
 use super::routes::{Way, beside, candidates, choose, room_beside};
 use crate::networks::{Network, apart};
-use crate::progress::lock;
+use crate::progress::{at_most, lock};
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Sender, channel};
@@ -42,17 +42,22 @@ pub struct Search<'a> {
     pub peer: &'a [SocketAddr],
     /// Who that is.
     pub whom: Whom,
+    /// When whoever looks has no more time, if ever.
+    pub until: Option<Instant>,
 }
 
 impl Survey {
-    /// A connection over a way. What becomes of it is noted.
+    /// A connection over a way, if there is one by `until`. What becomes of it is noted, unless it was not waited for.
     ///
     /// # Errors
     /// If one of its hops does not answer or refuses.
-    pub fn call(&self, way: &Way, whom: Whom) -> io::Result<TcpStream> {
+    pub fn call(&self, way: &Way, whom: Whom, until: Option<Instant>) -> io::Result<TcpStream> {
         let begun = Instant::now();
-        let called = call_until(way, whom, &self.ending);
+        let called = call_until(way, whom, &self.ending.or_at(until));
         let now = Instant::now();
+        if called.is_err() && until.is_some_and(|until| now >= until) {
+            return called;
+        }
         let took = called.is_ok().then(|| now.saturating_duration_since(begun));
         let mut costs = lock(&self.costs);
         // What was found out with care is not given up for one call, which may have been late by chance.
@@ -87,7 +92,7 @@ impl Survey {
     pub fn ways(&self, search: &Search<'_>, taken: &[Way]) -> Vec<Way> {
         let free = search.beside(taken);
         if free.len() > 1 {
-            self.measure(&free, search.whom, PATIENCE);
+            self.measure(&free, search.whom, at_most(PATIENCE, search.until));
         }
         self.choose(free, search, taken)
     }
@@ -102,21 +107,28 @@ impl Survey {
     pub fn detours(&self, search: &Search<'_>, taken: &[Way], straight: &[Way]) -> Vec<Way> {
         let (own, peer) = apart(search.own, search.peer);
         let search = Search { own: &own, peer: &peer, ..*search };
-        let quicker = self.quicker(search.beside(taken), straight, search.whom);
+        let quicker = self.quicker(search.beside(taken), straight, search.whom, search.until);
         self.choose(quicker, &search, taken)
     }
 
     /// Those of `ways` that are worth a detour from `straight`.
-    fn quicker(&self, ways: Vec<Way>, straight: &[Way], whom: Whom) -> Vec<Way> {
+    fn quicker(
+        &self,
+        ways: Vec<Way>,
+        straight: &[Way],
+        whom: Whom,
+        until: Option<Instant>,
+    ) -> Vec<Way> {
         let Some(most) = self.detour_most(straight) else { return Vec::new() };
-        self.measure(&ways, whom, most * CALLS);
+        self.measure(&ways, whom, at_most(most * CALLS, until));
         let quicker = self.within(ways, most);
         if quicker.is_empty() {
             return quicker;
         }
         // Whoever called first may have waited for a busy node, and not for the network.
+        let ending = self.ending.or_at(until);
         for way in straight {
-            if let Some(took) = timed(way, whom, &self.ending) {
+            if let Some(took) = timed(way, whom, &ending) {
                 lock(&self.costs).note(way, Some(took), Instant::now());
             }
         }
@@ -263,10 +275,23 @@ mod tests {
         let (end, survey) = (listen(), Survey::default());
         let (open, closed) = (relay(|_| true), relay(|_| false));
         let [leads, refuses] = [open.port(), closed.port()].map(|port| over(port, &end));
-        assert!(survey.call(&leads, WHOM).is_ok() && survey.call(&refuses, WHOM).is_err());
+        let call = |way| survey.call(way, WHOM, None);
+        assert!(call(&leads).is_ok() && call(&refuses).is_err());
         assert!(is_measured(&survey, &leads) && !is_measured(&survey, &refuses));
         survey.lost(&leads);
         assert!(!is_measured(&survey, &leads));
+    }
+
+    /// Whoever has little time ends his call, and others go that way.
+    #[test]
+    fn a_call_that_is_not_waited_for_says_nothing_of_its_way() {
+        let (end, survey, (bridge, _hold)) = (listen(), Survey::default(), held());
+        let way = over(bridge.port(), &end);
+        let (begun, time) = (Instant::now(), Duration::from_millis(20));
+        let error = survey.call(&way, WHOM, Some(begun + time)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() >= time);
+        assert_eq!(lock(&survey.costs).cost(&way, Instant::now()), Cost::Unknown);
     }
 
     /// Beside a network on which a call has taken a minute, and one which that was by chance: it is asked again.
@@ -276,8 +301,9 @@ mod tests {
         let (bridge, closed) = (relay(|_| true), relay(|_| false));
         let ways = vec![over(bridge.port(), &end)];
         let note = |way: &Way, took| lock(&survey.costs).note(way, Some(took), Instant::now());
-        let quicker =
-            |straight: &Way| survey.quicker(ways.clone(), std::slice::from_ref(straight), WHOM);
+        let quicker = |straight: &Way| {
+            survey.quicker(ways.clone(), std::slice::from_ref(straight), WHOM, None)
+        };
         let direct = Way::straight(end.local_addr().unwrap());
         assert!(quicker(&direct).is_empty() && !is_measured(&survey, &ways[0]), "not known");
         note(&direct, Duration::from_micros(100));
@@ -309,6 +335,6 @@ mod tests {
         survey.lost(&ways[0]);
         survey.measure(&ways, WHOM, Duration::ZERO);
         assert!(lock(&survey.measuring).is_empty());
-        assert!(survey.call(&ways[0], WHOM).is_err());
+        assert!(survey.call(&ways[0], WHOM, None).is_err());
     }
 }

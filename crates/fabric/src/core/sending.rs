@@ -68,7 +68,7 @@ impl Core {
         }
         let link = match last.take().filter(|link| link.leads_to(to.context)) {
             Some(link) => link,
-            None => self.link_to(to.context)?,
+            None => self.link_to(to.context, patience)?,
         };
         let link = &*last.insert(link);
         let sent = match payload {

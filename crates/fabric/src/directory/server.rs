@@ -41,6 +41,8 @@ const CALLERS_MOST: usize = 64;
 const REQUEST_MOST: usize = 1 << 20;
 /// Longest message of a server that has not shown yet that it has the key: it says that it is alive.
 const FIRST_MOST: usize = 64;
+/// Things that become ready, for one call.
+const EVENTS: usize = 64;
 const PROGRAMS: u64 = 0;
 const SERVERS: u64 = 1;
 const BELL: u64 = 2;
@@ -77,35 +79,8 @@ impl Server {
     /// # Errors
     /// If there is one of this name on this node already, or the address is not to be had.
     pub fn start(config: ServerConfig) -> io::Result<Self> {
-        let programs = UnixListener::bind_addr(&address_of(&config.name)?)?;
-        let servers = TcpListener::bind(config.address)?;
-        let address = servers.local_addr()?;
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = Arc::new(EventFd::from_flags(flags)?);
-        let stop = Arc::new(AtomicBool::new(false));
-        let ServerConfig { node, members, key, .. } = config;
-        let directory = Directory::new(node, random()?, address, members, key.clone());
-        programs.set_nonblocking(true)?;
-        servers.set_nonblocking(true)?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        epoll.add(&programs, EpollEvent::new(EpollFlags::EPOLLIN, PROGRAMS))?;
-        epoll.add(&servers, EpollEvent::new(EpollFlags::EPOLLIN, SERVERS))?;
-        epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
-        let shell = Shell {
-            directory,
-            address,
-            key,
-            start: Instant::now(),
-            epoll,
-            programs,
-            servers,
-            bell: bell.clone(),
-            stop: stop.clone(),
-            dialed: channel(),
-            survey: Survey::default(),
-            connections: BTreeMap::new(),
-            next: FIRST_CONNECTION,
-        };
+        let shell = Shell::new(config)?;
+        let (address, stop, bell) = (shell.address, shell.stop.clone(), shell.bell.clone());
         let thread = thread::Builder::new().name("directory".into()).spawn(move || shell.run())?;
         Ok(Self { address, stop, bell, thread: Some(thread) })
     }
@@ -143,6 +118,8 @@ struct Shell {
     address: SocketAddr,
     key: Option<ClusterKey>,
     start: Instant,
+    /// When time last passed for the state.
+    ticked: Instant,
     epoll: Epoll,
     programs: UnixListener,
     servers: TcpListener,
@@ -199,26 +176,87 @@ enum GivenUp {
 }
 
 impl Shell {
+    fn new(config: ServerConfig) -> io::Result<Self> {
+        let programs = UnixListener::bind_addr(&address_of(&config.name)?)?;
+        let servers = TcpListener::bind(config.address)?;
+        let address = servers.local_addr()?;
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let bell = Arc::new(EventFd::from_flags(flags)?);
+        let ServerConfig { node, members, key, .. } = config;
+        let directory = Directory::new(node, random()?, address, members, key.clone());
+        programs.set_nonblocking(true)?;
+        servers.set_nonblocking(true)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&programs, EpollEvent::new(EpollFlags::EPOLLIN, PROGRAMS))?;
+        epoll.add(&servers, EpollEvent::new(EpollFlags::EPOLLIN, SERVERS))?;
+        epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
+        let now = Instant::now();
+        Ok(Self {
+            directory,
+            address,
+            key,
+            start: now,
+            ticked: now,
+            epoll,
+            programs,
+            servers,
+            bell,
+            stop: Arc::new(AtomicBool::new(false)),
+            dialed: channel(),
+            survey: Survey::default(),
+            connections: BTreeMap::new(),
+            next: FIRST_CONNECTION,
+        })
+    }
+
     fn run(mut self) {
-        let mut events = [EpollEvent::empty(); 64];
-        let mut ticked = None;
+        self.tick();
         while !self.stop.load(Relaxed) {
-            if ticked.is_none_or(|at: Instant| at.elapsed() >= ALIVE_EVERY) {
-                ticked = Some(Instant::now());
-                self.step(Input::Tick);
-            }
-            let timeout = EpollTimeout::from(ALIVE_EVERY.as_millis() as u16);
-            // Interrupted: as if nothing had happened.
-            let ready = self.epoll.wait(&mut events, timeout).unwrap_or(0);
-            for event in &events[..ready] {
-                match event.data() {
-                    PROGRAMS => self.accept_programs(),
-                    SERVERS => self.accept_servers(),
-                    BELL => self.take_dialed(),
-                    id => self.serve(ConnectionId(id)),
-                }
+            self.serve_ready(EpollTimeout::from(ALIVE_EVERY.as_millis() as u16));
+            self.tick_if_due();
+        }
+    }
+
+    /// Serves what is ready, for which it waits no longer than so. Returns whether there may be more.
+    fn serve_ready(&mut self, timeout: EpollTimeout) -> bool {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        // Interrupted: as if nothing had happened.
+        let ready = self.epoll.wait(&mut events, timeout).unwrap_or(0);
+        for event in &events[..ready] {
+            match event.data() {
+                PROGRAMS => self.accept_programs(),
+                SERVERS => self.accept_servers(),
+                BELL => self.take_dialed(),
+                id => self.serve(ConnectionId(id)),
             }
         }
+        ready == EVENTS
+    }
+
+    /// Has time pass for the state. To a server that was held up, as one whose process was stopped, others would seem silent
+    /// whose signs of life it has not read.
+    fn tick_if_due(&mut self) {
+        let since = self.ticked.elapsed();
+        if since > 2 * ALIVE_EVERY {
+            self.catch_up();
+        }
+        if since >= ALIVE_EVERY {
+            self.tick();
+        }
+    }
+
+    /// Serves all that is ready: the kernel tells of all in turn.
+    fn catch_up(&mut self) {
+        for _ in 0..=self.connections.len() / EVENTS {
+            if !self.serve_ready(EpollTimeout::ZERO) {
+                return;
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        self.ticked = Instant::now();
+        self.step(Input::Tick);
     }
 
     fn accept_programs(&mut self) {
@@ -413,8 +451,9 @@ fn reach(address: SocketAddr, bridges: &[bridge::Known], survey: &Survey) -> io:
     let straight = TcpStream::connect_timeout(&address, DIAL_TIME);
     let over = |error| {
         let (own, peer, whom) = (discover()?, [address], Whom::Directory);
-        let ways = survey.ways(&Search { own: &own, bridges, peer: &peer, whom }, &[]);
-        let mut calls = ways.iter().map(|way| survey.call(way, whom));
+        let search = Search { own: &own, bridges, peer: &peer, whom, until: None };
+        let ways = survey.ways(&search, &[]);
+        let mut calls = ways.iter().map(|way| survey.call(way, whom, None));
         calls.find_map(Result::ok).ok_or(error)
     };
     straight.or_else(over)
@@ -617,6 +656,13 @@ impl Write for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attributes::Attributes;
+    use crate::carriers::Carriers;
+    use crate::directory::protocol::ContextInfo;
+    use crate::directory::state::SILENCE_MOST;
+    use crate::door::Callers;
+    use crate::id::{ContextId, Place, ResourceId};
+    use nix::poll::{PollFd, PollFlags, poll};
 
     /// That of a program, and the program's end.
     fn connection() -> (Connection, UnixStream) {
@@ -661,5 +707,74 @@ mod tests {
         assert_eq!(connection.read.len(), 1000);
         drop(program);
         assert!(!connection.fill(), "its end is found all the same");
+    }
+
+    /// Another server that has told of a resource.
+    fn teller(shell: &mut Shell) -> TcpStream {
+        let mut teller = TcpStream::connect(shell.address).unwrap();
+        teller.write_all(&Hail::new(None, [7; 32]).encode()).unwrap();
+        tell(&teller, &Telling::Alive);
+        let (id, place) = (ContextId::new(7), Place { slot: 0, generation: 0 });
+        let (node, callers, addresses) = (String::new(), Callers::SameUser, Vec::new());
+        let carriers = Carriers::default();
+        let context = ContextInfo { id, node, owner: 0, callers, addresses, carriers };
+        let snapshot = Telling::Snapshot {
+            node: "other".into(),
+            incarnation: 7,
+            address: ([127, 0, 0, 1], 1).into(),
+            change: 0,
+            contexts: vec![context],
+            resources: vec![(ResourceId { context: id, place }, Attributes::new())],
+        };
+        tell(&teller, &snapshot);
+        let begun = Instant::now();
+        while found(shell) == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "nothing is heard");
+            shell.serve_ready(EpollTimeout::from(100_u8));
+        }
+        teller
+    }
+
+    fn tell(mut teller: &TcpStream, telling: &Telling) {
+        let mut bytes = Vec::new();
+        encode(telling, &mut bytes);
+        teller.write_all(&bytes).unwrap();
+    }
+
+    fn found(shell: &Shell) -> usize {
+        shell.directory.find(&Attributes::new()).len()
+    }
+
+    /// Time passes without the server's thread. Then it goes on as one that was stopped while it waited: the kernel ends its
+    /// wait, and tells of nothing.
+    fn hold_up(shell: &mut Shell) {
+        let time = SILENCE_MOST + ALIVE_EVERY;
+        shell.start = shell.start.checked_sub(time).unwrap();
+        shell.ticked = shell.ticked.checked_sub(time).unwrap();
+        shell.tick_if_due();
+    }
+
+    /// A server that was stopped would forget everybody: what they have said meanwhile waits in the kernel.
+    #[test]
+    fn who_was_held_up_takes_nobody_for_silent() {
+        let config = ServerConfig {
+            name: format!("server-{}", std::process::id()),
+            node: "own".into(),
+            address: ([127, 0, 0, 1], 0).into(),
+            members: Vec::new(),
+            key: None,
+        };
+        let mut shell = Shell::new(config).unwrap();
+        let teller = teller(&mut shell);
+        tell(&teller, &Telling::Alive);
+        let arrives = shell.connections.values().map(|connection| connection.stream.fd());
+        let mut arrives: Vec<_> = arrives.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        assert_eq!(poll(&mut arrives, 60_000_u16), Ok(1));
+        drop(arrives);
+        hold_up(&mut shell);
+        assert_eq!(found(&shell), 1);
+        // Now it is silent.
+        hold_up(&mut shell);
+        assert_eq!(found(&shell), 0);
     }
 }

@@ -7,8 +7,9 @@
 //! [`SILENCE_MOST`] after the last sign of it: of a server that is started again nobody is told that
 //! its resources were gone. So every question is answered on its own node, without asking anybody, and
 //! a change costs one message for each other node. A register or a drop is answered when all servers
-//! that can be reached have it: whoever asks anywhere after that finds it, or does not. Servers name
-//! each other those that they hear, so that whoever has a neighbour in common finds each other.
+//! that can be reached have it: whoever asks anywhere after that finds it, or does not. One that has
+//! just been cut off is waited for until it is there again, or would have been given up. Servers name each
+//! other those that they hear, so that whoever has a neighbour in common finds each other.
 //!
 //! Programs keep what they asked as a subscription and are told each change of its answer. That is
 //! a watch, and a cache that is never stale for longer than a message takes; of a node that is cut off
@@ -112,6 +113,8 @@ pub struct Directory {
     members: Members,
     /// Connections that this server made, to tell.
     listeners: BTreeMap<ConnectionId, Listener>,
+    /// Nodes whose servers were told everything, and are reached by no connection just now.
+    cut_off: BTreeMap<String, CutOff>,
     /// Connections that others made, to be heard.
     tellers: BTreeMap<ConnectionId, Teller>,
     /// What others have told whose connections are no more.
@@ -146,6 +149,15 @@ struct Listener {
     heard: Duration,
 }
 
+/// A server that was told everything, as by a bridge that is no more. It may be there, and its programs ask it.
+#[derive(Debug, Clone, Copy)]
+struct CutOff {
+    /// The last change that it is known to have.
+    applied: u64,
+    /// Until when it may be found again before it counts as gone.
+    until: Duration,
+}
+
 /// A server that tells.
 #[derive(Debug)]
 struct Teller {
@@ -156,6 +168,13 @@ struct Teller {
     contexts: BTreeSet<ContextId>,
     resources: BTreeSet<ResourceId>,
     heard: Duration,
+}
+
+impl Listener {
+    /// Whether it is known to be the server of that node.
+    fn is_of(&self, node: &str) -> bool {
+        self.node.as_deref() == Some(node)
+    }
 }
 
 impl Teller {
@@ -189,6 +208,7 @@ impl Directory {
             change: 0,
             members: Members::new(others),
             listeners: BTreeMap::new(),
+            cut_off: BTreeMap::new(),
             tellers: BTreeMap::new(),
             held: Held::default(),
             callers: BTreeMap::new(),
@@ -548,8 +568,10 @@ impl Directory {
         }
     }
 
-    /// The server at `address` is that of `node`, which listens on one connection only: it has taken
-    /// this one for the living one.
+    /// The server at `address` is that of `node`, which listens on one connection only: on that by which it was told
+    /// everything last, and closes others. This one takes none for dead because of that: by two ways words overtake
+    /// each other, and both ends would close what the other keeps. It closes those on which nothing comes any more, as
+    /// their ends may never be told here.
     fn welcome(
         &mut self,
         from: ConnectionId,
@@ -562,14 +584,15 @@ impl Directory {
         if node == self.node {
             return self.hang_up(from, outputs);
         }
-        let its = |listener: &Listener| listener.node.as_deref() == Some(node);
-        let older = self.listeners.iter().find(|(id, listener)| **id != from && its(listener));
-        if let Some(older) = older.map(|(older, _)| *older) {
-            self.hang_up(older, outputs);
-        }
         if let Some(listener) = self.listeners.get_mut(&from) {
             listener.node = Some(node.into());
         }
+        // It is waited for on this connection from now on.
+        self.cut_off.remove(node);
+        let quiet = self.now.saturating_sub(2 * ALIVE_EVERY);
+        let dead = self.listeners.iter().filter(|(_, l)| l.is_of(node) && l.heard < quiet);
+        let dead: Vec<_> = dead.map(|(id, _)| *id).collect();
+        dead.into_iter().for_each(|connection| self.hang_up(connection, outputs));
     }
 
     fn dialed(
@@ -655,7 +678,21 @@ impl Directory {
         self.callers.remove(&connection);
         if let Some(listener) = self.listeners.remove(&connection) {
             self.members.lost(listener.address, self.now);
+            self.is_cut_off(listener);
             self.answer_applied(outputs);
+        }
+    }
+
+    /// A server is not told anything any more by the connection that `listener` was. Until it is told everything anew,
+    /// or counts as gone, its programs would be answered without what happens here.
+    fn is_cut_off(&mut self, listener: Listener) {
+        let Listener { node, applied, heard, .. } = listener;
+        let until = heard.saturating_add(SILENCE_MOST);
+        if let Some(node) = node
+            && until > self.now
+            && !self.listeners.values().any(|other| other.is_of(&node))
+        {
+            self.cut_off.insert(node, CutOff { applied, until });
         }
     }
 
@@ -669,6 +706,8 @@ impl Directory {
         let dead: Vec<_> = tellers.chain(listeners).chain(callers).collect();
         dead.into_iter().for_each(|connection| self.hang_up(connection, outputs));
         self.let_go(outputs);
+        self.cut_off.retain(|_, cut_off| cut_off.until > now);
+        self.answer_applied(outputs);
         outputs.extend(self.listeners.keys().map(|id| Output::Tell(*id, Telling::Alive)));
         let alive = self.alive();
         outputs.extend(self.tellers.keys().map(|id| Output::Hear(*id, alive.clone())));
@@ -754,9 +793,10 @@ impl Directory {
         }
     }
 
-    /// Whether every server that has ever welcomed this one, and is still there, has it.
+    /// Whether every server that has ever welcomed this one, and is still there or may be, has it.
     fn is_applied(&self, change: u64) -> bool {
         self.listeners.values().all(|l| !l.welcome || l.applied >= change)
+            && self.cut_off.values().all(|cut_off| cut_off.applied >= change)
     }
 }
 
@@ -766,288 +806,4 @@ fn other_version(version: u16) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::carriers::Carriers;
-    use crate::config::Protocol;
-    use crate::door::Callers;
-
-    fn at(number: u64) -> SocketAddr {
-        ([10, 0, 0, number as u8], 7).into()
-    }
-
-    fn snapshot(number: u64) -> Telling {
-        let (node, address) = (format!("n{number}"), at(number));
-        let (contexts, resources) = (Vec::new(), Vec::new());
-        Telling::Snapshot { node, incarnation: number, address, change: 0, contexts, resources }
-    }
-
-    fn context(number: u64) -> ContextInfo {
-        let (node, callers, addresses) = (String::new(), Callers::SameUser, Vec::new());
-        let (id, carriers) = (ContextId::new(number), Carriers::default());
-        ContextInfo { id, node, owner: 0, callers, addresses, carriers }
-    }
-
-    /// It would confirm registers to its programs which this server knows nothing of.
-    #[test]
-    fn who_tells_what_cannot_be_is_not_welcome() {
-        let (program, other) = (ConnectionId(1), ConnectionId(2));
-        let mut directory = Directory::new("n0", 0, at(0), [], None);
-        let hello = Request::Hello { version: VERSION, context: context(1) };
-        directory.step(Duration::ZERO, Input::Asked(program, 0, hello));
-        let mut told = snapshot(2);
-        let Telling::Snapshot { contexts, .. } = &mut told else { unreachable!() };
-        contexts.push(context(1));
-        let outputs = directory.step(Duration::ZERO, Input::Told(other, told));
-        assert_eq!(outputs, [Output::Close(other)]);
-    }
-
-    /// A directory with a program that asks for everything, and what it is told of each input.
-    struct Asked(Directory);
-
-    impl Asked {
-        fn new() -> Self {
-            let mut asked = Self(Directory::new("n0", 0, at(0), [], None));
-            let from = ConnectionId(1);
-            let hello = Request::Hello { version: VERSION, context: context(1) };
-            let everything = Request::Subscribe { number: 1, query: Attributes::new() };
-            for request in [hello, everything] {
-                asked.told(Duration::ZERO, Input::Asked(from, 0, request));
-            }
-            asked
-        }
-
-        /// What the program is told: a resource's slot, and whether it is there.
-        fn told(&mut self, now: Duration, input: Input) -> Vec<(u32, bool)> {
-            let told = |output| match output {
-                Output::Answer(_, Answer::Appeared { record, .. }) => {
-                    Some((record.id.place.slot, true))
-                }
-                Output::Answer(_, Answer::Gone { id, .. }) => Some((id.place.slot, false)),
-                _ => None,
-            };
-            self.0.step(now, input).into_iter().filter_map(told).collect()
-        }
-
-        fn found(&self) -> Vec<u32> {
-            self.0.find(&Attributes::new()).iter().map(|record| record.id.place.slot).collect()
-        }
-    }
-
-    /// What the server of the second node tells in that run: its context, and that one's resources.
-    fn run(incarnation: u64, owner: u32, slots: &[u32]) -> Telling {
-        let mut told = snapshot(2);
-        let Telling::Snapshot { incarnation: run, contexts, resources, .. } = &mut told else {
-            unreachable!()
-        };
-        *run = incarnation;
-        contexts.push(ContextInfo { owner, ..context(2) });
-        resources.extend(slots.iter().map(|slot| (resource(*slot), Attributes::new())));
-        told
-    }
-
-    fn resource(slot: u32) -> ResourceId {
-        ResourceId { context: ContextId::new(2), place: Place { slot, generation: 0 } }
-    }
-
-    fn change(change: u64, what: Change) -> Telling {
-        Telling::Changed { change, what }
-    }
-
-    /// Goal: nobody is told that what is there was gone, and what is gone is held for no longer than a server may be silent.
-    /// Method: a server ends and comes again with one of its two resources in its first word, and with another later.
-    #[test]
-    fn who_is_cut_off_and_back_in_time_was_never_gone() {
-        let [old, new] = [2, 3].map(ConnectionId);
-        let second = Duration::from_secs;
-        let mut asked = Asked::new();
-        let both = asked.told(second(1), Input::Told(old, run(1, 0, &[1, 2, 3])));
-        assert_eq!(both, [(1, true), (2, true), (3, true)]);
-        assert_eq!(asked.told(second(2), Input::Closed(old)), []);
-        assert_eq!(asked.found(), [1, 2, 3]);
-        assert_eq!(asked.told(second(3), Input::Told(new, run(2, 0, &[1]))), []);
-        let again = change(1, Change::Registered(resource(2), Attributes::new()));
-        assert_eq!(asked.told(second(3), Input::Told(new, again)), []);
-        // The last sign of the first run was in the first second.
-        let before = second(1) + SILENCE_MOST - Duration::from_nanos(1);
-        assert_eq!(asked.told(before, Input::Tick), []);
-        assert_eq!(asked.told(second(1) + SILENCE_MOST, Input::Tick), [(3, false)]);
-        assert_eq!(asked.found(), [1, 2]);
-        // What ends in the second run is told at once, and so is all of it when it is silent.
-        let dropped = change(2, Change::Dropped(resource(2)));
-        assert_eq!(asked.told(second(5), Input::Told(new, dropped)), [(2, false)]);
-        let late = second(5) + SILENCE_MOST + ALIVE_EVERY;
-        assert_eq!(asked.told(late, Input::Tick), [(1, false)]);
-        assert!(asked.0.contexts.len() == 1 && asked.found().is_empty(), "its own program's alone");
-    }
-
-    /// Goal: what ends while the connection alone is broken is found no longer than until there is another. Method: the same run
-    /// tells all of what it has again without one of its resources, and then without its context, which others may open then.
-    #[test]
-    fn what_ended_while_its_run_was_cut_off_is_gone_when_that_is_back() {
-        let [first, second, third] = [2, 3, 4].map(ConnectionId);
-        let mut asked = Asked::new();
-        let mut told = |input| asked.told(Duration::ZERO, input);
-        let both = [(1, true), (2, true)];
-        assert_eq!(told(Input::Told(first, run(1, 0, &[1, 2]))), both);
-        assert_eq!(told(Input::Closed(first)), []);
-        assert_eq!(told(Input::Told(second, run(1, 0, &[1]))), [(2, false)]);
-        // The second connection is dead, and nobody has said so here.
-        let mut nothing = snapshot(2);
-        let Telling::Snapshot { incarnation, .. } = &mut nothing else { unreachable!() };
-        *incarnation = 1;
-        assert_eq!(told(Input::Told(third, nothing)), [(1, false)]);
-        assert!(asked.found().is_empty());
-        assert_eq!(asked.0.contexts.len(), 1, "its own program's alone");
-    }
-
-    /// A server that has made two connections, as to two addresses of one node, has written the first word of the second
-    /// before something that it tells on the first.
-    #[test]
-    fn what_was_told_after_a_first_word_was_written_is_not_gone_by_that() {
-        let [first, second] = [2, 3].map(ConnectionId);
-        let mut asked = Asked::new();
-        let mut told = |input| asked.told(Duration::ZERO, input);
-        let registered = || change(1, Change::Registered(resource(2), Attributes::new()));
-        assert_eq!(told(Input::Told(first, run(1, 0, &[1]))), [(1, true)]);
-        assert_eq!(told(Input::Told(first, registered())), [(2, true)]);
-        assert_eq!(told(Input::Told(second, run(1, 0, &[1]))), []);
-        assert_eq!(told(Input::Told(second, registered())), []);
-        assert_eq!(asked.found(), [1, 2]);
-    }
-
-    /// Whoever asked believes that it is as it was.
-    #[test]
-    fn what_is_another_when_it_is_back_is_told() {
-        let connections = [2, 3, 4, 5].map(ConnectionId);
-        let mut asked = Asked::new();
-        let mut run_on = |at: usize, told: Telling| {
-            let mut events = asked.told(Duration::ZERO, Input::Told(connections[at], told));
-            events.extend(asked.told(Duration::ZERO, Input::Closed(connections[at])));
-            events
-        };
-        assert_eq!(run_on(0, run(1, 0, &[1])), [(1, true)]);
-        // Another's context, and then attributes.
-        assert_eq!(run_on(1, run(2, 7, &[1])), [(1, false), (1, true)]);
-        let mut told = run(3, 7, &[1]);
-        let Telling::Snapshot { resources, .. } = &mut told else { unreachable!() };
-        resources[0].1 = Attributes::new().with("a", "b");
-        assert_eq!(run_on(2, told), [(1, false), (1, true)]);
-        // A context that ends takes along what its program had registered before.
-        let last = connections[3];
-        assert_eq!(asked.told(Duration::ZERO, Input::Told(last, run(4, 7, &[]))), []);
-        let closed = change(1, Change::Closed(ContextId::new(2)));
-        assert_eq!(asked.told(Duration::ZERO, Input::Told(last, closed)), [(1, false)]);
-    }
-
-    /// What a program says of itself is kept by all nodes, as often as it has resources: that is bounded as these are.
-    #[test]
-    fn so_many_addresses_of_a_context_are_kept_and_no_more() {
-        let (mut directory, program) = (Directory::new("n0", 0, at(0), [], None), ConnectionId(1));
-        let mut say = |request| directory.step(Duration::ZERO, Input::Asked(program, 0, request));
-        let id = ContextId::new(1);
-        let address = |port| SocketAddr::new(at(0).ip(), port);
-        let addresses: Vec<_> = (1..=10_000).map(address).collect();
-        let (node, callers) = (String::new(), Callers::SameUser);
-        let (carriers, all) = (Carriers::default().with(Protocol::Ucx), addresses.clone());
-        let context = ContextInfo { id, node, owner: 0, callers, addresses: all, carriers };
-        say(Request::Hello { version: VERSION, context });
-        let outputs = say(Request::Resolve { number: 1, context: id });
-        let [Output::Answer(_, Answer::Resolved { found: Some(found), .. })] = &outputs[..] else {
-            panic!("{outputs:?}")
-        };
-        assert_eq!(found.context.addresses, addresses[..ADDRESSES_MOST]);
-        assert_eq!(found.context.carriers, carriers);
-    }
-
-    /// Who was cut off between the first word and what there is would be kept for ever, and so would whoever says that he is
-    /// there and nothing else.
-    #[test]
-    fn a_caller_that_tells_nothing_is_not_kept() {
-        let mut directory = Directory::new("n0", 0, at(0), [], None);
-        let [idle, tells] = [1, 2].map(ConnectionId);
-        let alive = |connection| Input::Told(connection, Telling::Alive);
-        for connection in [idle, tells] {
-            assert_eq!(directory.step(Duration::ZERO, alive(connection)), []);
-        }
-        directory.step(Duration::ZERO, Input::Told(tells, snapshot(2)));
-        let is_close = |output: &Output| matches!(output, Output::Close(_));
-        let early = directory.step(SILENCE_MOST, Input::Tick);
-        assert!(!early.iter().any(is_close), "{early:?}");
-        let late = SILENCE_MOST + ALIVE_EVERY;
-        for connection in [idle, tells] {
-            directory.step(late, alive(connection));
-        }
-        let mut outputs = directory.step(late, Input::Tick);
-        outputs.retain(is_close);
-        assert_eq!(outputs, [Output::Close(idle)]);
-        // Nothing is left of it.
-        assert!(directory.callers.is_empty());
-    }
-
-    /// Goal: a server that has refused this one and then ends does not keep its programs from registering for ever.
-    /// Method: the only other server takes this one for a second of its name, and is called in vain when it is due again.
-    #[test]
-    fn who_refuses_and_is_gone_refuses_no_more() {
-        let (program, listener) = (ConnectionId(1), ConnectionId(2));
-        let mut directory = Directory::new("n0", 0, at(0), [at(1)], None);
-        let hello = Request::Hello { version: VERSION, context: context(1) };
-        directory.step(Duration::ZERO, Input::Asked(program, 0, hello));
-        directory.step(Duration::ZERO, Input::Tick);
-        let dialed = Input::Dialed { address: at(1), connection: listener, reached_at: at(0) };
-        directory.step(Duration::ZERO, dialed);
-        let why = "the name n0 is taken".to_owned();
-        directory.step(Duration::ZERO, Input::Heard(listener, Heard::Refused { why }));
-        let register = |directory: &mut Directory, number| {
-            let place = Place { slot: number, generation: 0 };
-            let request = Request::Register { number, place, attributes: Attributes::new() };
-            let outputs = directory.step(Duration::ZERO, Input::Asked(program, 0, request));
-            outputs.contains(&Output::Answer(program, Answer::Done { number }))
-        };
-        assert!(!register(&mut directory, 1));
-        // Another that is not there changes nothing.
-        directory.step(Duration::ZERO, Input::Unreachable(at(2)));
-        assert!(!register(&mut directory, 2));
-        directory.step(Duration::ZERO, Input::Unreachable(at(1)));
-        assert!(register(&mut directory, 3));
-    }
-
-    /// Goal: whoever listens learns of all that its neighbour hears, whenever that was, a few at a
-    /// time. Method: one was welcomed before ten others came, which neither call it nor are known to it.
-    #[test]
-    fn signs_of_life_name_all_others_in_turn() {
-        let connection = ConnectionId(0);
-        let mut neighbour = Directory::new("n0", 0, at(0), [], None);
-        let mut listens = Directory::new("n20", 20, at(20), [at(0)], None);
-        listens.step(Duration::ZERO, Input::Tick);
-        let dialed = Input::Dialed { address: at(0), connection, reached_at: at(20) };
-        for told in listens.step(Duration::ZERO, dialed) {
-            let Output::Tell(_, telling) = told else { continue };
-            for output in neighbour.step(Duration::ZERO, Input::Told(connection, telling)) {
-                let Output::Hear(_, heard) = output else { continue };
-                listens.step(Duration::ZERO, Input::Heard(connection, heard));
-            }
-        }
-        for number in 1..=10 {
-            let told = Input::Told(ConnectionId(number), snapshot(number));
-            neighbour.step(Duration::ZERO, told);
-        }
-        let mut called = BTreeSet::new();
-        for tick in 1..=3 {
-            let now = ALIVE_EVERY * tick;
-            for output in neighbour.step(now, Input::Tick) {
-                let Output::Hear(ConnectionId(0), heard) = output else { continue };
-                let Heard::Welcome { members, .. } = &heard else { panic!("{heard:?}") };
-                assert!(members.len() <= NAMED_MOST);
-                listens.step(now, Input::Heard(connection, heard));
-            }
-            for output in listens.step(now, Input::Tick) {
-                if let Output::Dial(address) = output {
-                    called.insert(address);
-                }
-            }
-        }
-        let all: BTreeSet<_> = (1..=10).map(at).collect();
-        assert_eq!(called, all);
-    }
-}
+mod tests;

@@ -189,7 +189,7 @@ impl Sender for TcpSender {
 ///
 /// # Errors
 /// If it is gone.
-pub(super) fn expect_node(stream: &TcpStream) -> Result<(), Broken> {
+pub(crate) fn expect_node(stream: &TcpStream) -> Result<(), Broken> {
     match told_of(stream) {
         Some(info) if is_gone(&info) => {
             Err(Broken::System { call: "send", errno: Errno::ETIMEDOUT })

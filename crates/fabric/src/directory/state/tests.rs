@@ -1,0 +1,398 @@
+//! The directory of one node: what it tells its programs, and what becomes of connections.
+
+use super::*;
+use crate::carriers::Carriers;
+use crate::config::Protocol;
+use crate::door::Callers;
+
+fn at(number: u64) -> SocketAddr {
+    ([10, 0, 0, number as u8], 7).into()
+}
+
+fn snapshot(number: u64) -> Telling {
+    let (node, address) = (format!("n{number}"), at(number));
+    let (contexts, resources) = (Vec::new(), Vec::new());
+    Telling::Snapshot { node, incarnation: number, address, change: 0, contexts, resources }
+}
+
+fn context(number: u64) -> ContextInfo {
+    let (node, callers, addresses) = (String::new(), Callers::SameUser, Vec::new());
+    let (id, carriers) = (ContextId::new(number), Carriers::default());
+    ContextInfo { id, node, owner: 0, callers, addresses, carriers }
+}
+
+/// It would confirm registers to its programs which this server knows nothing of.
+#[test]
+fn who_tells_what_cannot_be_is_not_welcome() {
+    let (program, other) = (ConnectionId(1), ConnectionId(2));
+    let mut directory = Directory::new("n0", 0, at(0), [], None);
+    let hello = Request::Hello { version: VERSION, context: context(1) };
+    directory.step(Duration::ZERO, Input::Asked(program, 0, hello));
+    let mut told = snapshot(2);
+    let Telling::Snapshot { contexts, .. } = &mut told else { unreachable!() };
+    contexts.push(context(1));
+    let outputs = directory.step(Duration::ZERO, Input::Told(other, told));
+    assert_eq!(outputs, [Output::Close(other)]);
+}
+
+/// A directory with a program that asks for everything, and what it is told of each input.
+struct Asked(Directory);
+
+impl Asked {
+    fn new() -> Self {
+        let mut asked = Self(Directory::new("n0", 0, at(0), [], None));
+        let from = ConnectionId(1);
+        let hello = Request::Hello { version: VERSION, context: context(1) };
+        let everything = Request::Subscribe { number: 1, query: Attributes::new() };
+        for request in [hello, everything] {
+            asked.told(Duration::ZERO, Input::Asked(from, 0, request));
+        }
+        asked
+    }
+
+    /// What the program is told: a resource's slot, and whether it is there.
+    fn told(&mut self, now: Duration, input: Input) -> Vec<(u32, bool)> {
+        let told = |output| match output {
+            Output::Answer(_, Answer::Appeared { record, .. }) => {
+                Some((record.id.place.slot, true))
+            }
+            Output::Answer(_, Answer::Gone { id, .. }) => Some((id.place.slot, false)),
+            _ => None,
+        };
+        self.0.step(now, input).into_iter().filter_map(told).collect()
+    }
+
+    fn found(&self) -> Vec<u32> {
+        self.0.find(&Attributes::new()).iter().map(|record| record.id.place.slot).collect()
+    }
+}
+
+/// What the server of the second node tells in that run: its context, and that one's resources.
+fn run(incarnation: u64, owner: u32, slots: &[u32]) -> Telling {
+    let mut told = snapshot(2);
+    let Telling::Snapshot { incarnation: run, contexts, resources, .. } = &mut told else {
+        unreachable!()
+    };
+    *run = incarnation;
+    contexts.push(ContextInfo { owner, ..context(2) });
+    resources.extend(slots.iter().map(|slot| (resource(*slot), Attributes::new())));
+    told
+}
+
+fn resource(slot: u32) -> ResourceId {
+    ResourceId { context: ContextId::new(2), place: Place { slot, generation: 0 } }
+}
+
+fn change(change: u64, what: Change) -> Telling {
+    Telling::Changed { change, what }
+}
+
+/// Goal: nobody is told that what is there was gone, and what is gone is held for no longer than a server may be silent.
+/// Method: a server ends and comes again with one of its two resources in its first word, and with another later.
+#[test]
+fn who_is_cut_off_and_back_in_time_was_never_gone() {
+    let [old, new] = [2, 3].map(ConnectionId);
+    let second = Duration::from_secs;
+    let mut asked = Asked::new();
+    let both = asked.told(second(1), Input::Told(old, run(1, 0, &[1, 2, 3])));
+    assert_eq!(both, [(1, true), (2, true), (3, true)]);
+    assert_eq!(asked.told(second(2), Input::Closed(old)), []);
+    assert_eq!(asked.found(), [1, 2, 3]);
+    assert_eq!(asked.told(second(3), Input::Told(new, run(2, 0, &[1]))), []);
+    let again = change(1, Change::Registered(resource(2), Attributes::new()));
+    assert_eq!(asked.told(second(3), Input::Told(new, again)), []);
+    // The last sign of the first run was in the first second.
+    let before = second(1) + SILENCE_MOST - Duration::from_nanos(1);
+    assert_eq!(asked.told(before, Input::Tick), []);
+    assert_eq!(asked.told(second(1) + SILENCE_MOST, Input::Tick), [(3, false)]);
+    assert_eq!(asked.found(), [1, 2]);
+    // What ends in the second run is told at once, and so is all of it when it is silent.
+    let dropped = change(2, Change::Dropped(resource(2)));
+    assert_eq!(asked.told(second(5), Input::Told(new, dropped)), [(2, false)]);
+    let late = second(5) + SILENCE_MOST + ALIVE_EVERY;
+    assert_eq!(asked.told(late, Input::Tick), [(1, false)]);
+    assert!(asked.0.contexts.len() == 1 && asked.found().is_empty(), "its own program's alone");
+}
+
+/// Goal: what ends while the connection alone is broken is found no longer than until there is another. Method: the same run
+/// tells all of what it has again without one of its resources, and then without its context, which others may open then.
+#[test]
+fn what_ended_while_its_run_was_cut_off_is_gone_when_that_is_back() {
+    let [first, second, third] = [2, 3, 4].map(ConnectionId);
+    let mut asked = Asked::new();
+    let mut told = |input| asked.told(Duration::ZERO, input);
+    let both = [(1, true), (2, true)];
+    assert_eq!(told(Input::Told(first, run(1, 0, &[1, 2]))), both);
+    assert_eq!(told(Input::Closed(first)), []);
+    assert_eq!(told(Input::Told(second, run(1, 0, &[1]))), [(2, false)]);
+    // The second connection is dead, and nobody has said so here.
+    let mut nothing = snapshot(2);
+    let Telling::Snapshot { incarnation, .. } = &mut nothing else { unreachable!() };
+    *incarnation = 1;
+    assert_eq!(told(Input::Told(third, nothing)), [(1, false)]);
+    assert!(asked.found().is_empty());
+    assert_eq!(asked.0.contexts.len(), 1, "its own program's alone");
+}
+
+/// A server that has made two connections, as to two addresses of one node, has written the first word of the second
+/// before something that it tells on the first.
+#[test]
+fn what_was_told_after_a_first_word_was_written_is_not_gone_by_that() {
+    let [first, second] = [2, 3].map(ConnectionId);
+    let mut asked = Asked::new();
+    let mut told = |input| asked.told(Duration::ZERO, input);
+    let registered = || change(1, Change::Registered(resource(2), Attributes::new()));
+    assert_eq!(told(Input::Told(first, run(1, 0, &[1]))), [(1, true)]);
+    assert_eq!(told(Input::Told(first, registered())), [(2, true)]);
+    assert_eq!(told(Input::Told(second, run(1, 0, &[1]))), []);
+    assert_eq!(told(Input::Told(second, registered())), []);
+    assert_eq!(asked.found(), [1, 2]);
+}
+
+/// Whoever asked believes that it is as it was.
+#[test]
+fn what_is_another_when_it_is_back_is_told() {
+    let connections = [2, 3, 4, 5].map(ConnectionId);
+    let mut asked = Asked::new();
+    let mut run_on = |at: usize, told: Telling| {
+        let mut events = asked.told(Duration::ZERO, Input::Told(connections[at], told));
+        events.extend(asked.told(Duration::ZERO, Input::Closed(connections[at])));
+        events
+    };
+    assert_eq!(run_on(0, run(1, 0, &[1])), [(1, true)]);
+    // Another's context, and then attributes.
+    assert_eq!(run_on(1, run(2, 7, &[1])), [(1, false), (1, true)]);
+    let mut told = run(3, 7, &[1]);
+    let Telling::Snapshot { resources, .. } = &mut told else { unreachable!() };
+    resources[0].1 = Attributes::new().with("a", "b");
+    assert_eq!(run_on(2, told), [(1, false), (1, true)]);
+    // A context that ends takes along what its program had registered before.
+    let last = connections[3];
+    assert_eq!(asked.told(Duration::ZERO, Input::Told(last, run(4, 7, &[]))), []);
+    let closed = change(1, Change::Closed(ContextId::new(2)));
+    assert_eq!(asked.told(Duration::ZERO, Input::Told(last, closed)), [(1, false)]);
+}
+
+/// What a program says of itself is kept by all nodes, as often as it has resources: that is bounded as these are.
+#[test]
+fn so_many_addresses_of_a_context_are_kept_and_no_more() {
+    let (mut directory, program) = (Directory::new("n0", 0, at(0), [], None), ConnectionId(1));
+    let mut say = |request| directory.step(Duration::ZERO, Input::Asked(program, 0, request));
+    let id = ContextId::new(1);
+    let address = |port| SocketAddr::new(at(0).ip(), port);
+    let addresses: Vec<_> = (1..=10_000).map(address).collect();
+    let (node, callers) = (String::new(), Callers::SameUser);
+    let (carriers, all) = (Carriers::default().with(Protocol::Ucx), addresses.clone());
+    let context = ContextInfo { id, node, owner: 0, callers, addresses: all, carriers };
+    say(Request::Hello { version: VERSION, context });
+    let outputs = say(Request::Resolve { number: 1, context: id });
+    let [Output::Answer(_, Answer::Resolved { found: Some(found), .. })] = &outputs[..] else {
+        panic!("{outputs:?}")
+    };
+    assert_eq!(found.context.addresses, addresses[..ADDRESSES_MOST]);
+    assert_eq!(found.context.carriers, carriers);
+}
+
+/// Who was cut off between the first word and what there is would be kept for ever, and so would whoever says that he is
+/// there and nothing else.
+#[test]
+fn a_caller_that_tells_nothing_is_not_kept() {
+    let mut directory = Directory::new("n0", 0, at(0), [], None);
+    let [idle, tells] = [1, 2].map(ConnectionId);
+    let alive = |connection| Input::Told(connection, Telling::Alive);
+    for connection in [idle, tells] {
+        assert_eq!(directory.step(Duration::ZERO, alive(connection)), []);
+    }
+    directory.step(Duration::ZERO, Input::Told(tells, snapshot(2)));
+    let is_close = |output: &Output| matches!(output, Output::Close(_));
+    let early = directory.step(SILENCE_MOST, Input::Tick);
+    assert!(!early.iter().any(is_close), "{early:?}");
+    let late = SILENCE_MOST + ALIVE_EVERY;
+    for connection in [idle, tells] {
+        directory.step(late, alive(connection));
+    }
+    let mut outputs = directory.step(late, Input::Tick);
+    outputs.retain(is_close);
+    assert_eq!(outputs, [Output::Close(idle)]);
+    // Nothing is left of it.
+    assert!(directory.callers.is_empty());
+}
+
+/// Goal: a server that has refused this one and then ends does not keep its programs from registering for ever.
+/// Method: the only other server takes this one for a second of its name, and is called in vain when it is due again.
+#[test]
+fn who_refuses_and_is_gone_refuses_no_more() {
+    let (program, listener) = (ConnectionId(1), ConnectionId(2));
+    let mut directory = Directory::new("n0", 0, at(0), [at(1)], None);
+    let hello = Request::Hello { version: VERSION, context: context(1) };
+    directory.step(Duration::ZERO, Input::Asked(program, 0, hello));
+    directory.step(Duration::ZERO, Input::Tick);
+    let dialed = Input::Dialed { address: at(1), connection: listener, reached_at: at(0) };
+    directory.step(Duration::ZERO, dialed);
+    let why = "the name n0 is taken".to_owned();
+    directory.step(Duration::ZERO, Input::Heard(listener, Heard::Refused { why }));
+    let register = |directory: &mut Directory, number| {
+        let place = Place { slot: number, generation: 0 };
+        let request = Request::Register { number, place, attributes: Attributes::new() };
+        let outputs = directory.step(Duration::ZERO, Input::Asked(program, 0, request));
+        outputs.contains(&Output::Answer(program, Answer::Done { number }))
+    };
+    assert!(!register(&mut directory, 1));
+    // Another that is not there changes nothing.
+    directory.step(Duration::ZERO, Input::Unreachable(at(2)));
+    assert!(!register(&mut directory, 2));
+    directory.step(Duration::ZERO, Input::Unreachable(at(1)));
+    assert!(register(&mut directory, 3));
+}
+
+/// A directory with a program, and the connections that it has made to the server of node `n1`.
+struct Tells(Directory);
+
+impl Tells {
+    const PROGRAM: ConnectionId = ConnectionId(100);
+
+    fn new() -> Self {
+        let mut tells = Self(Directory::new("n0", 0, at(0), [], None));
+        let hello = Request::Hello { version: VERSION, context: context(1) };
+        tells.says(Duration::ZERO, Input::Asked(Self::PROGRAM, 0, hello));
+        tells
+    }
+
+    fn says(&mut self, now: Duration, input: Input) -> Vec<Output> {
+        self.0.step(now, input)
+    }
+
+    fn dials(&mut self, now: Duration, connection: ConnectionId) {
+        let address = at(connection.0);
+        self.says(now, Input::Dialed { address, connection, reached_at: at(0) });
+    }
+
+    /// Which connections it closes when the server says on this one that it has taken everything.
+    fn is_welcome(&mut self, now: Duration, connection: ConnectionId) -> Vec<ConnectionId> {
+        let welcome = Heard::Welcome { node: "n1".into(), members: Vec::new() };
+        let closed = |output| match output {
+            Output::Close(connection) => Some(connection),
+            _ => None,
+        };
+        let outputs = self.says(now, Input::Heard(connection, welcome));
+        outputs.into_iter().filter_map(closed).collect()
+    }
+
+    /// On which connections it tells that the program registers a resource, and whether that is answered at once.
+    fn registers(&mut self, now: Duration, number: u32) -> (Vec<ConnectionId>, bool) {
+        let place = Place { slot: number, generation: 0 };
+        let request = Request::Register { number, place, attributes: Attributes::new() };
+        let outputs = self.says(now, Input::Asked(Self::PROGRAM, 0, request));
+        let told = outputs.iter().filter_map(|output| match output {
+            Output::Tell(connection, _) => Some(*connection),
+            _ => None,
+        });
+        (told.collect(), outputs.contains(&done(number)))
+    }
+
+    /// What has been applied on that connection: all that there was so far.
+    fn applies(&mut self, now: Duration, connection: ConnectionId) -> Vec<Output> {
+        let change = self.0.change;
+        self.says(now, Input::Heard(connection, Heard::Applied { change }))
+    }
+}
+
+/// The answer to a register.
+fn done(number: u32) -> Output {
+    Output::Answer(Tells::PROGRAM, Answer::Done { number })
+}
+
+/// Goal: of two connections to one server, as over two networks, one stays. Method: the server has taken that to its
+/// second address for the living one and closes the other, on which its word comes later.
+#[test]
+fn the_connection_that_a_server_keeps_is_not_closed_by_its_caller() {
+    let (mut tells, [first, second]) = (Tells::new(), [1, 2].map(ConnectionId));
+    let now = Duration::from_secs(9);
+    [first, second].into_iter().for_each(|connection| tells.dials(now, connection));
+    assert_eq!(tells.is_welcome(now, second), []);
+    assert_eq!(tells.is_welcome(now, first), []);
+    tells.says(now, Input::Closed(first));
+    assert_eq!(tells.registers(now, 1), (vec![second], false));
+    assert_eq!(tells.applies(now, second), [done(1)]);
+}
+
+/// The end of one that has broken without a word would be waited for.
+#[test]
+fn a_connection_on_which_nothing_comes_is_closed_for_another() {
+    let (mut tells, [first, second, third]) = (Tells::new(), [1, 2, 3].map(ConnectionId));
+    tells.dials(Duration::ZERO, first);
+    assert_eq!(tells.is_welcome(Duration::ZERO, first), []);
+    tells.dials(Duration::ZERO, second);
+    let later = 2 * ALIVE_EVERY;
+    assert_eq!(tells.is_welcome(later, second), []);
+    tells.dials(later, third);
+    assert_eq!(tells.is_welcome(later + ALIVE_EVERY, third), [first]);
+    let now = later + ALIVE_EVERY;
+    assert_eq!(tells.registers(now, 1), (vec![second, third], false));
+}
+
+/// Goal: what is registered while the way to a server is lost is found on that one's node as soon as this is answered,
+/// and a server that is gone holds up nobody for longer than it would be found. Method: the connection ends, and another
+/// one is there in time; then that ends, and none is.
+#[test]
+fn a_server_that_is_cut_off_is_waited_for_until_it_counts_as_gone() {
+    let (mut tells, [first, second]) = (Tells::new(), [1, 2].map(ConnectionId));
+    let seconds = Duration::from_secs;
+    tells.dials(Duration::ZERO, first);
+    tells.is_welcome(Duration::ZERO, first);
+    tells.applies(Duration::ZERO, first);
+    tells.says(seconds(1), Input::Closed(first));
+    assert_eq!(tells.registers(seconds(1), 1), (vec![], false));
+    tells.dials(seconds(2), second);
+    assert_eq!(tells.is_welcome(seconds(2), second), []);
+    assert_eq!(tells.registers(seconds(2), 2), (vec![second], false));
+    assert_eq!(tells.applies(seconds(2), second), [done(1), done(2)]);
+    // It has that, and not what comes then.
+    tells.says(seconds(3), Input::Closed(second));
+    assert_eq!(tells.registers(seconds(3), 3), (vec![], false));
+    let gone = seconds(2) + SILENCE_MOST;
+    let before = tells.says(gone - Duration::from_nanos(1), Input::Tick);
+    assert!(!before.contains(&done(3)), "{before:?}");
+    let after = tells.says(gone, Input::Tick);
+    assert!(after.contains(&done(3)), "{after:?}");
+    assert!(tells.registers(gone, 4).1, "nobody is there");
+}
+
+/// Goal: whoever listens learns of all that its neighbour hears, whenever that was, a few at a
+/// time. Method: one was welcomed before ten others came, which neither call it nor are known to it.
+#[test]
+fn signs_of_life_name_all_others_in_turn() {
+    let connection = ConnectionId(0);
+    let mut neighbour = Directory::new("n0", 0, at(0), [], None);
+    let mut listens = Directory::new("n20", 20, at(20), [at(0)], None);
+    listens.step(Duration::ZERO, Input::Tick);
+    let dialed = Input::Dialed { address: at(0), connection, reached_at: at(20) };
+    for told in listens.step(Duration::ZERO, dialed) {
+        let Output::Tell(_, telling) = told else { continue };
+        for output in neighbour.step(Duration::ZERO, Input::Told(connection, telling)) {
+            let Output::Hear(_, heard) = output else { continue };
+            listens.step(Duration::ZERO, Input::Heard(connection, heard));
+        }
+    }
+    for number in 1..=10 {
+        let told = Input::Told(ConnectionId(number), snapshot(number));
+        neighbour.step(Duration::ZERO, told);
+    }
+    let mut called = BTreeSet::new();
+    for tick in 1..=3 {
+        let now = ALIVE_EVERY * tick;
+        for output in neighbour.step(now, Input::Tick) {
+            let Output::Hear(ConnectionId(0), heard) = output else { continue };
+            let Heard::Welcome { members, .. } = &heard else { panic!("{heard:?}") };
+            assert!(members.len() <= NAMED_MOST);
+            listens.step(now, Input::Heard(connection, heard));
+        }
+        for output in listens.step(now, Input::Tick) {
+            if let Output::Dial(address) = output {
+                called.insert(address);
+            }
+        }
+    }
+    let all: BTreeSet<_> = (1..=10).map(at).collect();
+    assert_eq!(called, all);
+}
