@@ -1,17 +1,20 @@
 # Keeptime: `make demo` shows the main job on real input, `make test` runs every test.
-# Both install what they need (scripts/setup). Tests are built in the profile `dev`, all else in `release`.
+# Both install what they need (scripts/setup); `make build` and `make install` what compiling takes alone. Tests are built in the profile `dev`, all else in `release`.
 
 CARGO ?= cargo
 KEEPTIME = target/release/keeptime
 OUT ?= out
 PREFIX ?= /usr/local
+# Where what is installed was built.
+BUILT ?= target/release
+SHARE = $(DESTDIR)$(PREFIX)/share
 SOAK_MINUTES ?= 10
 JOBS ?= $(shell nproc)
 
 .PHONY: help build rust deps workloads demo test lint ci bench bench-enforce bench-first-light \
         bench-plan bench-calendar bench-pools bench-balancers bench-sites bench-testbed bench-ledger bench-broker bench-door bench-fabric bench-regions \
         bench-control bench-deadline bench-sim bench-rate eval-time-sharing eval-sites bench-mpi eval-mpich-gq eval-middleware eval-rocl bench-profiler bench-isolation \
-        bench-cpu soak soak-calls install install-fabric uninstall clean
+        bench-cpu soak soak-calls install install-fabric deb uninstall clean deps-build
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -22,7 +25,10 @@ rust:
 deps:
 	@scripts/setup
 
-build: rust deps ## Build the keeptime binary
+deps-build:
+	@scripts/setup build
+
+build: rust deps-build ## Build the programs and libraries
 	$(CARGO) build --release --locked --workspace
 
 workloads: deps ## Build the MPI programs, libkeeptime_mpi for Open MPI and MPICH, and the plugin for Slurm
@@ -54,51 +60,51 @@ ci: lint test ## Lints, then every test
 bench: bench-plan bench-calendar bench-ledger bench-broker bench-door bench-fabric bench-regions bench-pools bench-balancers bench-sites bench-testbed bench-control bench-deadline bench-sim bench-profiler bench-enforce bench-cpu bench-rate bench-isolation bench-mpi bench-first-light ## All benchmarks; lists what is not met
 	@$(KEEPTIME)-bench summary --out $(OUT)
 
-bench-plan: build ## Planning one request over 10,000 curve points and 1,000 nodes
+bench-plan: build deps ## Planning one request over 10,000 curve points and 1,000 nodes
 	@$(KEEPTIME)-bench plan --out $(OUT)
 
-bench-calendar: build ## Earliest fit, admission and memory of 1,000 to 1,000,000 reservations
+bench-calendar: build deps ## Earliest fit, admission and memory of 1,000 to 1,000,000 reservations
 	@$(KEEPTIME)-bench calendar --out $(OUT)
 
-bench-cpu: build ## Shares of CPU by both mechanisms, how much can be given out, how soon a change is in force (root)
+bench-cpu: build deps ## Shares of CPU by both mechanisms, how much can be given out, how soon a change is in force (root)
 	@$(KEEPTIME)-bench cpu --out $(OUT)
 
-bench-ledger: build ## Durable appends per second, and reading 100,000 batches again
+bench-ledger: build deps ## Durable appends per second, and reading 100,000 batches again
 	@$(KEEPTIME)-bench ledger --out $(OUT)
 
-bench-broker: build ## Grants through a broker's socket, and its restart with 100,000 reservations
+bench-broker: build deps ## Grants through a broker's socket, and its restart with 100,000 reservations
 	@$(KEEPTIME)-bench broker --out $(OUT)
 
-bench-door: build ## What TLS, certificates and tokens cost
+bench-door: build deps ## What TLS, certificates and tokens cost
 	@$(KEEPTIME)-bench door --out $(OUT)
 
-bench-pools: build ## Decisions about 1,000 nodes and 50 sites; policies compared in virtual time
+bench-pools: build deps ## Decisions about 1,000 nodes and 50 sites; policies compared in virtual time
 	@$(KEEPTIME)-bench pools --out $(OUT)
 
-bench-balancers: build ## Requests lost over 1,000 moves behind HAProxy; nginx and Apache beside
+bench-balancers: build deps ## Requests lost over 1,000 moves behind HAProxy; nginx and Apache beside
 	@$(KEEPTIME)-bench balancers --out $(OUT)
 
-bench-sites: build ## How soon a site that is flooded has a node more, with a broker, agents and HAProxy
+bench-sites: build deps ## How soon a site that is flooded has a node more, with a broker, agents and HAProxy
 	@$(KEEPTIME)-bench sites --out $(OUT)
 
-bench-testbed: build ## Bursts of orders to sites on real web servers, fixed shares and shared nodes (root)
+bench-testbed: build deps ## Bursts of orders to sites on real web servers, fixed shares and shared nodes (root)
 	@$(KEEPTIME)-bench testbed --out $(OUT)
 
-bench-fabric: build ## All that the fabric promises, against raw TCP, a bare ring and other libraries (root for what takes several nodes)
+bench-fabric: build deps ## All that the fabric promises, against raw TCP, a bare ring and other libraries (root for what takes several nodes)
 	@scripts/setup peers
 	@$(MAKE) --no-print-directory -C crates/bench/peers
 	@$(KEEPTIME)-bench fabric --out $(OUT)
 
-bench-regions: build ## Reading another node's memory against asking it, idle and under load (root)
+bench-regions: build deps ## Reading another node's memory against asking it, idle and under load (root)
 	@$(KEEPTIME)-bench regions --out $(OUT)
 
-bench-control: build ## Rate control on simulated programs, the paper's policy and ours
+bench-control: build deps ## Rate control on simulated programs, the paper's policy and ours
 	@$(KEEPTIME)-bench control --out $(OUT)
 
-bench-deadline: build ## Late jobs of batch logs, with keeptime run --by, behind the broker's queue and by first come with backfill
+bench-deadline: build deps ## Late jobs of batch logs, with keeptime run --by, behind the broker's queue and by FCFS with backfill
 	@$(KEEPTIME)-bench deadline --out $(OUT)
 
-bench-sim: build ## A simulated cluster of 10,000 nodes: decisions a second, promises against plain backfill
+bench-sim: build deps ## A simulated cluster of 10,000 nodes: decisions a second, promises against plain backfill
 	@$(KEEPTIME)-bench sim --out $(OUT)
 
 bench-rate: build workloads ## A real program held at parts of its full speed (root)
@@ -110,13 +116,13 @@ eval-time-sharing: build workloads bench-control bench-deadline ## Figures 2 to 
 eval-sites: bench-regions bench-balancers bench-sites bench-testbed ## Figures 8 to 14 of the shared data centres paper, done again, as one page (root)
 	@$(KEEPTIME)-bench shared-data-centers --out $(OUT)
 
-bench-profiler: build ## Runs that the profiler needs against the full grid
+bench-profiler: build deps ## Runs that the profiler needs against the full grid
 	@$(KEEPTIME)-bench profiler --out $(OUT)
 
-bench-enforce: build ## Reserved flows against greedy ones, rate error, leftover (root)
+bench-enforce: build deps ## Reserved flows against greedy ones, rate error, leftover (root)
 	@$(KEEPTIME)-bench enforce --out $(OUT)
 
-bench-isolation: build ## A node's compute time against what the other nodes do (root)
+bench-isolation: build deps ## A node's compute time against what the other nodes do (root)
 	@$(KEEPTIME)-bench isolation --out $(OUT)
 
 bench-mpi: build workloads ## What MPI programs have that ask for quality of service (root)
@@ -131,16 +137,22 @@ eval-mpich-gq: build workloads ## Figures and a table of MPICH-GQ, done again (r
 eval-middleware: build workloads ## Chapter 4 of the middleware thesis, done again, as one page (root, 4 hours; goes on where it was interrupted)
 	@$(KEEPTIME)-bench middleware --out $(OUT)
 
-eval-rocl: build ## Figures 2 to 12 of RoCL, done again, as one page (root; goes on where it was interrupted)
+eval-rocl: build deps ## Figures 2 to 12 of RoCL, done again, as one page (root; goes on where it was interrupted)
 	@$(KEEPTIME)-bench rocl --out $(OUT)
 
-install: build ## Install keeptime, the units, libkeeptime_mpi and Slurm's plugin if they are built, and the documents (PREFIX=/usr/local)
+install: build ## Install keeptime, the units, manual pages, completions and documents, libkeeptime_mpi and Slurm's plugin if built (PREFIX=/usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/lib/sysusers.d \
-	        $(addprefix $(DESTDIR)$(PREFIX)/share/doc/keeptime/,formats pictures decisions)
-	install target/release/keeptime $(DESTDIR)$(PREFIX)/bin
-	install -m 644 README.md CHANGELOG.md LICENSE-* docs/*.md $(DESTDIR)$(PREFIX)/share/doc/keeptime
+	        $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d \
+	        $(SHARE)/man/man1 $(addprefix $(SHARE)/doc/keeptime/docs/,formats pictures decisions)
+	install $(BUILT)/keeptime $(DESTDIR)$(PREFIX)/bin
+	$(BUILT)/keeptime completions bash > $(SHARE)/bash-completion/completions/keeptime
+	$(BUILT)/keeptime completions zsh > $(SHARE)/zsh/site-functions/_keeptime
+	$(BUILT)/keeptime completions fish > $(SHARE)/fish/vendor_completions.d/keeptime.fish
+	$(BUILT)/keeptime manual --out $(SHARE)/man/man1
+	install -m 644 README.md ARCHITECTURE.md HACKING.md CHANGELOG.md LICENSE-* $(SHARE)/doc/keeptime
+	install -m 644 docs/*.md $(SHARE)/doc/keeptime/docs
 	for part in formats pictures decisions; do \
-	    install -m 644 docs/$$part/* $(DESTDIR)$(PREFIX)/share/doc/keeptime/$$part || exit 1; \
+	    install -m 644 docs/$$part/* $(SHARE)/doc/keeptime/docs/$$part || exit 1; \
 	done
 	install -m 644 contrib/systemd/keeptime.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d
 	for unit in contrib/systemd/*.service; do \
@@ -155,7 +167,7 @@ install: build ## Install keeptime, the units, libkeeptime_mpi and Slurm's plugi
 	[ ! -e slurm/build/keeptime.so ] || \
 	    install -D -m 644 slurm/build/keeptime.so $(DESTDIR)$(PREFIX)/lib/keeptime/slurm/keeptime.so
 
-uninstall: ## Remove what `make install` and `make install-fabric` have installed (first: keeptime agent clear, on each node)
+uninstall: ## Remove what `make install` and `make install-fabric` have installed (first, on each node: keeptime agent clear --config FILE)
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,keeptime keeptime-fabricd) \
 	      $(addprefix $(DESTDIR)$(PREFIX)/lib/systemd/system/,$(notdir $(wildcard contrib/systemd/*.service))) \
 	      $(DESTDIR)$(PREFIX)/lib/sysusers.d/keeptime.conf $(DESTDIR)$(PREFIX)/include/keeptime_mpi.h \
@@ -163,20 +175,25 @@ uninstall: ## Remove what `make install` and `make install-fabric` have installe
 	      $(DESTDIR)$(PREFIX)/lib/pkgconfig/keeptime_fabric.pc \
 	      $(addprefix $(DESTDIR)$(PREFIX)/share/man/man3/,$(notdir $(wildcard crates/fabric-c/man/*.3))) \
 	      $(addprefix $(DESTDIR)$(PREFIX)/share/man/man7/,$(notdir $(wildcard crates/fabric-c/man/*.7)))
-	rm -rf $(DESTDIR)$(PREFIX)/lib/keeptime $(DESTDIR)$(PREFIX)/share/doc/keeptime
+	rm -f $(SHARE)/bash-completion/completions/keeptime $(SHARE)/zsh/site-functions/_keeptime \
+	      $(SHARE)/fish/vendor_completions.d/keeptime.fish $(SHARE)/man/man1/keeptime.1 $(SHARE)/man/man1/keeptime-*.1
+	rm -rf $(DESTDIR)$(PREFIX)/lib/keeptime $(SHARE)/doc/keeptime
+
+deb: build ## A Debian package of what `make install` and `make install-fabric` install, in OUT
+	scripts/deb $(BUILT) $(OUT)
 
 install-fabric: build ## Install libkeeptime_fabric, its header and manual pages, and the daemon (PREFIX=/usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig \
-	        $(DESTDIR)$(PREFIX)/share/man/man3 $(DESTDIR)$(PREFIX)/share/man/man7
-	install target/release/keeptime-fabricd $(DESTDIR)$(PREFIX)/bin
+	        $(SHARE)/man/man3 $(SHARE)/man/man7
+	install $(BUILT)/keeptime-fabricd $(DESTDIR)$(PREFIX)/bin
 	install -m 644 crates/fabric-c/include/keeptime_fabric.h $(DESTDIR)$(PREFIX)/include
-	install -m 644 target/release/libkeeptime_fabric_c.a $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.a
-	install target/release/libkeeptime_fabric_c.so $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so.0
+	install -m 644 $(BUILT)/libkeeptime_fabric_c.a $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.a
+	install $(BUILT)/libkeeptime_fabric_c.so $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so.0
 	ln -sf libkeeptime_fabric.so.0 $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|0.1.0|' crates/fabric-c/keeptime_fabric.pc.in \
 	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/keeptime_fabric.pc
-	install -m 644 crates/fabric-c/man/*.3 $(DESTDIR)$(PREFIX)/share/man/man3
-	install -m 644 crates/fabric-c/man/*.7 $(DESTDIR)$(PREFIX)/share/man/man7
+	install -m 644 crates/fabric-c/man/*.3 $(SHARE)/man/man3
+	install -m 644 crates/fabric-c/man/*.7 $(SHARE)/man/man7
 
 clean:
 	$(CARGO) clean
