@@ -7,6 +7,9 @@ use keeptime_model::units::Nanos;
 /// How many finished snapshots a ledger keeps: one may turn out to be damaged. Compaction removes
 /// what all of them cover.
 pub const SNAPSHOTS_KEPT: usize = 2;
+/// Subjects that one step of compaction forgets: batches wait for it, some milliseconds, also where there is
+/// nothing about most of them.
+pub const COMPACTION_SUBJECTS_MAX: usize = 256;
 
 /// A durable sequence of batches, open for the one writer that holds its newest [`Epoch`].
 ///
@@ -73,11 +76,22 @@ pub trait Ledger: Send {
     fn save_snapshot_part(&mut self, part: SnapshotPart<'_>) -> Result<(), LedgerError>;
 
     /// Removes at most `limit` of the records that all kept snapshots cover and that have no
-    /// subject, or one that is in `forget`. To be repeated while there are more. One sync.
+    /// subject, or one of the first `COMPACTION_SUBJECTS_MAX` of `forget`; of each the oldest first. To be repeated
+    /// while there are more, without those that are forgotten. One sync.
+    ///
+    /// From the first step on [`Ledger::read`] reaches back no further than to what will be gone. So whoever does not
+    /// take the last one has to remember whom to forget, or to find them by [`Ledger::kept`].
     ///
     /// # Errors
     /// As [`Ledger::append`].
     fn compact(&mut self, forget: &[Subject], limit: usize) -> Result<Compaction, LedgerError>;
+
+    /// Who the records of this kind are about that stand up to [`Status::compacted_to`], and where, oldest first. O(what
+    /// there is up to there).
+    ///
+    /// # Errors
+    /// If the ledger cannot be read.
+    fn kept(&self, kind: &str) -> Result<Vec<(Revision, Subject)>, LedgerError>;
 
     /// Saves `snapshot` in one go: [`Ledger::save_snapshot_part`] for each of its parts.
     ///
@@ -109,6 +123,31 @@ pub struct Status {
 pub struct Compaction {
     /// Records that were removed.
     pub removed: usize,
+    /// How many of those that are to be forgotten are, from the first on.
+    pub forgotten: usize,
     /// Whether another step may remove more.
     pub has_more: bool,
+}
+
+impl Compaction {
+    /// A step of at most `limit` records, where `remove` removes at most so many about a subject, or without one, and
+    /// tells how many.
+    pub(crate) fn step<E>(
+        forget: &[Subject],
+        limit: usize,
+        mut remove: impl FnMut(Option<Subject>, usize) -> Result<usize, E>,
+    ) -> Result<Self, E> {
+        let mut removed = remove(None, limit)?;
+        let mut forgotten = 0;
+        let mut subjects = forget.iter().take(COMPACTION_SUBJECTS_MAX);
+        while removed < limit
+            && let Some(subject) = subjects.next()
+        {
+            removed += remove(Some(*subject), limit - removed)?;
+            // Of the one at which the limit is reached there may be more.
+            forgotten += usize::from(removed < limit);
+        }
+        let has_more = limit > 0 && (removed == limit || forgotten < forget.len());
+        Ok(Self { removed, forgotten, has_more })
+    }
 }

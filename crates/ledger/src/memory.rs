@@ -9,7 +9,7 @@ use crate::record::{
     Batch, Entry, Epoch, READ_BYTES_MAX, Record, Recorded, Revision, Snapshot, SnapshotPart,
     Subject,
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PLACE: &str = "the ledger in memory";
@@ -291,24 +291,32 @@ impl Ledger for MemoryLedger {
 
     fn compact(&mut self, forget: &[Subject], limit: usize) -> Result<Compaction, LedgerError> {
         let mut disk = self.writing()?;
-        if disk.snapshots.len() < SNAPSHOTS_KEPT {
-            return Ok(Compaction { removed: 0, has_more: false });
+        if disk.snapshots.len() == SNAPSHOTS_KEPT {
+            disk.compacted_to = disk.snapshots[0].revision;
         }
-        let covered = disk.snapshots[0].revision;
-        disk.compacted_to = covered;
-        let forget: BTreeSet<_> = forget.iter().copied().collect();
-        let goes = |stored: &Stored| stored.record.subject.is_none_or(|s| forget.contains(&s));
-        let covered_records = disk.records.range(..(covered.next(), 0));
-        let keys: Vec<_> = covered_records
-            .filter(|(_, stored)| goes(stored))
-            .map(|(key, _)| *key)
-            .take(limit)
-            .collect();
-        for key in &keys {
-            disk.records.remove(key);
+        let compacted_to = disk.compacted_to;
+        let mut about: BTreeMap<Option<Subject>, Vec<(Revision, usize)>> = BTreeMap::new();
+        for (key, stored) in disk.records.range(..(compacted_to.next(), 0)) {
+            about.entry(stored.record.subject).or_default().push(*key);
         }
+        let step = Compaction::step(forget, limit, |subject, limit| {
+            let keys = about.remove(&subject).unwrap_or_default();
+            let gone = keys.len().min(limit);
+            for key in &keys[..gone] {
+                disk.records.remove(key);
+            }
+            Ok::<_, LedgerError>(gone)
+        })?;
         drop(disk);
-        self.status.compacted_to = covered;
-        Ok(Compaction { removed: keys.len(), has_more: keys.len() == limit && limit > 0 })
+        self.status.compacted_to = compacted_to;
+        Ok(step)
+    }
+
+    fn kept(&self, kind: &str) -> Result<Vec<(Revision, Subject)>, LedgerError> {
+        let disk = self.disk.lock();
+        let compacted = disk.records.range(..(self.status.compacted_to.next(), 0));
+        let of_kind = compacted.filter(|(_, stored)| stored.record.kind.as_str() == kind);
+        let kept = of_kind.filter_map(|((at, _), stored)| Some((*at, stored.record.subject?)));
+        Ok(kept.collect())
     }
 }

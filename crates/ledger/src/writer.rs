@@ -197,11 +197,13 @@ impl Writer {
     /// Why it could not be compacted.
     pub fn compact(&self, forget: Vec<Subject>) -> Result<usize, WriteError> {
         let forget: Arc<[Subject]> = forget.into();
-        let mut removed = 0;
+        let (mut removed, mut forgotten) = (0, 0);
         loop {
-            let forget = Arc::clone(&forget);
-            let step = self.call(move |ledger| ledger.compact(&forget, COMPACTION_STEP))??;
+            let all = Arc::clone(&forget);
+            let step =
+                self.call(move |ledger| ledger.compact(&all[forgotten..], COMPACTION_STEP))??;
             removed += step.removed;
+            forgotten += step.forgotten;
             if !step.has_more {
                 return Ok(removed);
             }

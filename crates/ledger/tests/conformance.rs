@@ -94,6 +94,8 @@ suite! {
     an_interrupted_snapshot_leaves_the_former
     compaction_keeps_what_history_and_snapshots_need
     compaction_goes_in_steps
+    no_step_of_a_compaction_looks_for_many
+    what_a_compaction_that_was_cut_short_has_left_is_found_and_goes
     any_sequence_of_operations_matches_the_model
 }
 
@@ -367,6 +369,61 @@ fn compaction_goes_in_steps<W: World>() {
     let covered: usize = (0..28).map(|number| batch(number).records().len()).sum();
     assert_eq!((removed, steps), (covered, covered / 4 + 1));
     assert_eq!(tail(&ledger, Revision::new(28)).len(), 2);
+}
+
+fn no_step_of_a_compaction_looks_for_many<W: World>() {
+    // Batches wait for a step, also where there is nothing about most of those that are to be forgotten.
+    let world = W::new();
+    let mut ledger = world.open();
+    append(&mut ledger, 0..30);
+    ledger.save_snapshot(&snapshot(28, 4)).unwrap();
+    ledger.save_snapshot(&snapshot(29, 4)).unwrap();
+    let subjects: Vec<_> = (5..2_000).chain(0..5).map(Subject::new).collect();
+    let (mut rest, mut removed) = (subjects.as_slice(), 0);
+    loop {
+        let step = ledger.compact(rest, 10).unwrap();
+        assert!(step.removed <= 10 && step.forgotten <= 300, "{step:?}");
+        removed += step.removed;
+        rest = &rest[step.forgotten..];
+        if !step.has_more {
+            break;
+        }
+    }
+    let covered: usize = (0..28).map(|number| batch(number).records().len()).sum();
+    assert_eq!((removed, rest.len()), (covered, 0));
+    assert_eq!(tail(&ledger, Revision::new(28)).len(), 2);
+}
+
+fn what_a_compaction_that_was_cut_short_has_left_is_found_and_goes<W: World>() {
+    let world = W::new();
+    let mut ledger = world.open();
+    let about = |kind: &str, subject| {
+        let (kind, subject) = (kind.parse().unwrap(), Some(Subject::new(subject)));
+        Batch::new(vec![Record { kind, subject, ..record(0) }]).unwrap()
+    };
+    for subject in 0..4 {
+        ledger.append(&[about("granted", subject), about("forgotten", subject)]).unwrap();
+    }
+    ledger.append(&[about("granted", 4)]).unwrap();
+    ledger.save_snapshot(&snapshot(8, 4)).unwrap();
+    ledger.save_snapshot(&snapshot(9, 4)).unwrap();
+    let subjects: Vec<_> = (0..4).map(Subject::new).collect();
+    let step = ledger.compact(&subjects, 3).unwrap();
+    assert_eq!((step.removed, step.forgotten, step.has_more), (3, 1, true));
+    drop(ledger);
+    let mut ledger = world.open();
+    assert_eq!(ledger.status().compacted_to, Revision::new(8));
+    let left = ledger.kept("forgotten").unwrap();
+    let numbers: Vec<_> = left.iter().map(|(at, subject)| (at.get(), subject.get())).collect();
+    assert_eq!(numbers, [(4, 1), (6, 2), (8, 3)]);
+    let rest: Vec<_> = left.into_iter().map(|(_, subject)| subject).collect();
+    let step = ledger.compact(&rest, 1_000).unwrap();
+    assert_eq!((step.removed, step.forgotten, step.has_more), (5, 3, false));
+    drop(ledger);
+    let ledger = world.open();
+    assert_eq!(ledger.kept("forgotten").unwrap(), vec![]);
+    let counts: Vec<_> = (0..5).map(|s| ledger.count(Subject::new(s)).unwrap()).collect();
+    assert_eq!(counts, [0, 0, 0, 0, 1]);
 }
 
 #[derive(Debug, Clone)]

@@ -177,6 +177,22 @@ fn a_snapshot_is_saved_between_commits() {
 }
 
 #[test]
+fn a_compaction_goes_on_until_all_are_forgotten() {
+    let (_disk, writer) = on_disk();
+    for number in 0..30 {
+        writer.append(batch(number)).unwrap();
+    }
+    for revision in [28, 29].map(Revision::new) {
+        writer.save_snapshot(Snapshot { revision, state: vec![] }).unwrap();
+    }
+    let covered: usize = (0..28).map(|number| batch(number).records().len()).sum();
+    // Those that there is something about come last.
+    let all = (0..2_000).rev().map(Subject::new).collect();
+    assert_eq!(writer.compact(all).unwrap(), covered);
+    assert_eq!(writer.status().compacted_to, Revision::new(28));
+}
+
+#[test]
 fn a_full_queue_is_told_to_who_will_not_wait() {
     let (_disk, writer) = on_disk();
     let release = occupy(&writer);

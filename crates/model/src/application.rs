@@ -7,6 +7,7 @@ use crate::pattern::Pattern;
 use crate::units::{self, CpuPpm, Nanos};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 /// What `progress` is where MPI calls tell it: no word, since it has a space.
 pub const MPI_CALLS: &str = "MPI calls";
@@ -16,10 +17,14 @@ pub const VALUES_MAX: usize = 64;
 /// A value for every parameter of an application; two with equal values are one graph-curve's key.
 pub type Parameters = BTreeMap<Name, String>;
 
-/// An application file (`apps/NAME.toml`), checked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// An application file (`apps/NAME.toml`), checked. Two are equal if all that they say is, whoever gave it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(try_from = "ApplicationFile", into = "ApplicationFile")]
-pub struct Application(ApplicationFile);
+pub struct Application {
+    file: ApplicationFile,
+    /// The constants that a caller gave ([`Self::with_constant`]). Who reads it back takes all for the file's own.
+    given: BTreeSet<Name>,
+}
 
 /// An application as people write it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,37 +107,37 @@ impl Application {
 
     /// Its name.
     pub fn name(&self) -> &Name {
-        &self.0.name
+        &self.file.name
     }
 
     /// Who talks to whom.
     pub fn pattern(&self) -> &Pattern {
-        &self.0.pattern
+        &self.file.pattern
     }
 
     /// The numbers of nodes that it can use, ascending.
     pub fn nodes(&self) -> &BTreeSet<u32> {
-        &self.0.nodes
+        &self.file.nodes
     }
 
     /// CPU for each node's process.
     pub fn cpu(&self) -> CpuPpm {
-        self.0.cpu
+        self.file.cpu
     }
 
     /// The longest that a run may take.
     pub fn timeout(&self) -> Nanos {
-        self.0.timeout
+        self.file.timeout
     }
 
     /// How the execution time is told.
     pub fn time(&self) -> &TimeSource {
-        &self.0.time
+        &self.file.time
     }
 
     /// How it tells how far it is, if it does.
     pub fn progress_source(&self) -> Option<ProgressSource<'_>> {
-        self.0.progress.as_deref().map(|source| match source {
+        self.file.progress.as_deref().map(|source| match source {
             MPI_CALLS => ProgressSource::MpiCalls,
             word => ProgressSource::Lines(word),
         })
@@ -148,25 +153,41 @@ impl Application {
 
     /// What becomes of a reservation for it when one of its nodes goes away.
     pub fn on_loss(&self) -> OnLoss {
-        self.0.on_loss
+        self.file.on_loss
     }
 
     /// Its parameters, the most important first.
     pub fn parameters(&self) -> &[Parameter] {
-        &self.0.parameters
+        &self.file.parameters
     }
 
     /// The command template, as it stands in the file.
     pub fn command_template(&self) -> &[String] {
-        &self.0.command
+        &self.file.command
     }
 
     /// The same application with `name = value` among its constants: how the caller says where the
     /// programs and data of this machine are.
     #[must_use]
     pub fn with_constant(mut self, name: Name, value: impl Into<String>) -> Self {
-        self.0.constants.insert(name, value.into());
+        self.given.insert(name.clone());
+        self.file.constants.insert(name, value.into());
         self
+    }
+
+    /// The constants of the file itself: those that no caller gave.
+    pub fn own_constants(&self) -> impl Iterator<Item = (&Name, &String)> {
+        self.file.constants.iter().filter(move |(name, _)| !self.given.contains(*name))
+    }
+
+    /// The same application with another time limit.
+    ///
+    /// # Errors
+    /// If that is none.
+    pub fn with_timeout(self, timeout: Nanos) -> Result<Self, Invalid> {
+        let Self { file, given } = self;
+        let Self { file, .. } = Self::try_from(ApplicationFile { timeout, ..file })?;
+        Ok(Self { file, given })
     }
 
     /// The parameter called `name`.
@@ -174,12 +195,12 @@ impl Application {
     /// # Errors
     /// Names the parameters that there are.
     pub fn parameter(&self, name: &str) -> Result<&Parameter, Invalid> {
-        self.0.parameters.iter().find(|p| p.name.as_str() == name).ok_or_else(|| {
-            let known: Vec<_> = self.0.parameters.iter().map(|p| p.name.as_str()).collect();
+        self.file.parameters.iter().find(|p| p.name.as_str() == name).ok_or_else(|| {
+            let known: Vec<_> = self.file.parameters.iter().map(|p| p.name.as_str()).collect();
             Invalid::new(
                 "parameter",
                 name,
-                format!("a parameter of {}: {}", self.0.name, known.join(", ")),
+                format!("a parameter of {}: {}", self.file.name, known.join(", ")),
             )
         })
     }
@@ -199,7 +220,7 @@ impl Application {
     /// Every combination of parameter values, the most preferred first.
     pub fn grid(&self) -> Vec<Parameters> {
         let mut grid = vec![Parameters::new()];
-        for parameter in &self.0.parameters {
+        for parameter in &self.file.parameters {
             let extend = |chosen: &Parameters| {
                 let chosen = chosen.clone();
                 parameter.values.iter().map(move |value| {
@@ -213,6 +234,12 @@ impl Application {
         grid
     }
 
+    /// Whether `parameters` have a value of it for each of its parameters, and nothing else.
+    pub fn has(&self, parameters: &Parameters) -> bool {
+        let has = |p: &Parameter| parameters.get(&p.name).is_some_and(|v| p.values.contains(v));
+        parameters.len() == self.file.parameters.len() && self.file.parameters.iter().all(has)
+    }
+
     /// The rank of `parameters` in the order of preference: for each parameter, the most important
     /// first, the position of its value. Smaller is better; unknown values come last.
     pub fn preference(&self, parameters: &Parameters) -> Vec<usize> {
@@ -220,7 +247,7 @@ impl Application {
             let value = parameters.get(&p.name);
             p.values.iter().position(|v| Some(v) == value).unwrap_or(usize::MAX)
         };
-        self.0.parameters.iter().map(rank).collect()
+        self.file.parameters.iter().map(rank).collect()
     }
 
     /// The command of one rank with `parameters` filled in.
@@ -233,10 +260,27 @@ impl Application {
                 let by_name = |map: &Parameters| {
                     map.iter().find(|(n, _)| n.as_str() == name).map(|(_, v)| v.clone())
                 };
-                by_name(parameters).or_else(|| by_name(&self.0.constants))
+                by_name(parameters).or_else(|| by_name(&self.file.constants))
             })
         };
-        self.0.command.iter().map(fill).collect()
+        self.file.command.iter().map(fill).collect()
+    }
+}
+
+impl PartialEq for Application {
+    fn eq(&self, other: &Self) -> bool {
+        self.file == other.file
+    }
+}
+
+impl Eq for Application {}
+
+impl fmt::Display for TimeSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdout(key) => write!(f, "stdout {key}"),
+            Self::Wall => f.pad("wall"),
+        }
     }
 }
 
@@ -268,13 +312,13 @@ impl TryFrom<ApplicationFile> for Application {
         }
         check_parameters(&file)?;
         check_template(&file)?;
-        Ok(Self(file))
+        Ok(Self { file, given: BTreeSet::new() })
     }
 }
 
 impl From<Application> for ApplicationFile {
     fn from(application: Application) -> Self {
-        application.0
+        application.file
     }
 }
 
@@ -373,6 +417,39 @@ mod tests {
         assert_eq!(command, ["/opt/raycast", "--size=1024", "--interleave", "2"]);
         let error = raycast().command(&grid[0]).unwrap_err().to_string();
         assert!(error.contains("{bin}"), "{error}");
+    }
+
+    // Goal: what a caller says of this machine is told apart from what the file says, and counts as equal all the same.
+    #[test]
+    fn constants_that_a_caller_gave_are_not_the_files_own() {
+        let text = format!("{RAYCAST}[constants]\nframes = \"1\"\n");
+        let own = |app: &Application| {
+            app.own_constants().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>()
+        };
+        let file = Application::from_toml(&text).unwrap();
+        let app = file.clone().with_constant("bin".parse().unwrap(), "/opt");
+        assert_eq!(own(&file), ["frames 1"]);
+        assert_eq!(own(&app), ["frames 1"]);
+        let longer = app.clone().with_timeout(Nanos::from_secs(90)).unwrap();
+        assert_eq!(longer.timeout(), Nanos::from_secs(90));
+        assert_eq!(own(&longer), ["frames 1"]);
+        assert!(own(&app.clone().with_constant("frames".parse().unwrap(), "9")).is_empty());
+        let json = serde_json::to_string(&app).unwrap();
+        assert_eq!(serde_json::from_str::<Application>(&json).unwrap(), app);
+        assert_eq!(app.with_timeout(Nanos::default()).unwrap_err().field, "timeout");
+    }
+
+    #[test]
+    fn parameters_are_its_own_if_all_are_there_with_values_that_it_has() {
+        let app = raycast();
+        assert!(app.grid().iter().all(|parameters| app.has(parameters)));
+        let with = |name: &str, value: &str| {
+            let mut parameters = app.grid()[0].clone();
+            parameters.insert(name.parse().unwrap(), value.into());
+            app.has(&parameters)
+        };
+        assert!(with("size", "512"));
+        assert!(!with("size", "77") && !with("more", "1") && !app.has(&Parameters::new()));
     }
 
     #[test]

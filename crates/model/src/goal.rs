@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
+/// The share of runs that a promised time shall hold for, where nothing is said of it: nine in ten.
+pub const QUANTILE: Share = Share::from_percent(90).expect("at most 100");
+
 /// A request in the user's terms. Every part may be left out.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -96,6 +99,8 @@ impl fmt::Display for Goal {
         if parts.is_empty() {
             parts.push("no condition".into());
         }
+        let unusual = self.quantile.filter(|quantile| *quantile != QUANTILE);
+        parts.extend(unusual.map(|quantile| format!("for {quantile} of runs")));
         write!(f, "{}, {} first", parts.join(", "), self.prefer)
     }
 }
@@ -148,6 +153,19 @@ mod tests {
         let goal = Goal { within: Some(second), ..Goal::default() };
         assert!(goal.admits_time(second) && !goal.admits_time(Nanos::new(second.get() + 1)));
         assert!(Goal::default().admits_time(Nanos::new(u64::MAX)));
+    }
+
+    #[test]
+    fn a_share_of_runs_is_said_where_it_is_not_the_usual_one() {
+        let said = |percent| {
+            let within = Some(Nanos::from_secs(1));
+            Goal { within, quantile: Share::from_percent(percent), ..Goal::default() }.to_string()
+        };
+        assert_eq!(said(90), "within 1 s, fastest first");
+        assert_eq!(said(99), "within 1 s, for 99 % of runs, fastest first");
+        let goal = Goal { quantile: Share::from_percent(50), ..Goal::default() };
+        assert_eq!(goal.to_string(), "no condition, for 50 % of runs, fastest first");
+        assert_eq!(Goal::default().to_string(), "no condition, fastest first");
     }
 
     #[test]

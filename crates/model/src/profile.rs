@@ -3,14 +3,17 @@
 //! The knee-point `K` is not stored: it follows from the points (`planner`).
 
 use crate::Invalid;
-use crate::application::Parameters;
+use crate::application::{Application, Parameters, TimeSource};
 use crate::name::Name;
+use crate::pattern::Pattern;
 use crate::units::{BitsPerSecond, CpuPpm, Nanos};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The version of the profile file that this program writes and reads.
 pub const PROFILE_VERSION: u32 = 1;
+/// Most points of a curve, and bandwidths of a grid: fitting a curve takes the cube of them, and who asks waits for it.
+pub const POINTS_MAX: usize = 64;
 
 /// Everything that was measured of one application on one kind of cluster. A plain JSON file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +49,24 @@ pub struct Conditions {
     pub mpi: String,
     /// The command template.
     pub command: Vec<String>,
+    /// What else the application file says of the program. Nothing where a profile was measured before that was kept:
+    /// it is not compared then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<Program>,
+}
+
+/// What an application file says that changes what is measured, beside the command template.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Program {
+    /// Who talks to whom.
+    pub pattern: Pattern,
+    /// How the execution time is told.
+    pub time: TimeSource,
+    /// The file's own constants; not those by which a caller says where things are on a machine
+    /// ([`Application::with_constant`]).
+    #[serde(default, skip_serializing_if = "Parameters::is_empty")]
+    pub constants: Parameters,
 }
 
 /// One line of a profile: execution time against bandwidth per flow.
@@ -85,7 +106,7 @@ impl Profile {
         }
     }
 
-    /// Checks what serde cannot: version, order of points, at least one sample everywhere.
+    /// Checks what serde cannot: version, number and order of points, at least one sample everywhere.
     ///
     /// # Errors
     /// The first field that is wrong.
@@ -95,32 +116,13 @@ impl Profile {
         }
         let mut keys = BTreeMap::new();
         for (index, curve) in self.curves.iter().enumerate() {
-            let field = |part: &str| format!("curves[{index}].{part}");
             if let Some(other) = keys.insert((&curve.parameters, curve.nodes), index) {
                 let expected = format!("parameters and nodes other than those of curves[{other}]");
-                return Err(Invalid::new(
-                    field("parameters"),
-                    format!("{:?}", curve.parameters),
-                    expected,
-                ));
+                let field = format!("curves[{index}].parameters");
+                return Err(Invalid::new(field, format!("{:?}", curve.parameters), expected));
             }
-            let bandwidths: Vec<_> =
-                curve.points.iter().map(|p| p.bandwidth_bits_per_second.get()).collect();
-            if !bandwidths.is_sorted_by(|a, b| a < b) || bandwidths.first() == Some(&0) {
-                let expected = "bandwidths above zero, ascending, each once";
-                return Err(Invalid::new(field("points"), format!("{bandwidths:?}"), expected));
-            }
-            if curve
-                .points
-                .iter()
-                .any(|p| p.samples_nanos.is_empty() || p.samples_nanos.contains(&Nanos::new(0)))
-            {
-                return Err(Invalid::new(
-                    field("points"),
-                    "0",
-                    "samples above zero, at least one a point",
-                ));
-            }
+            let of_curve = |invalid: Invalid| invalid.within(&format!("curves[{index}]"));
+            check_points(&curve.points).map_err(of_curve)?;
         }
         Ok(())
     }
@@ -160,9 +162,42 @@ impl Profile {
     }
 }
 
+fn check_points(points: &[Point]) -> Result<(), Invalid> {
+    if points.len() > POINTS_MAX {
+        return Err(Invalid::new("points", points.len(), format!("at most {POINTS_MAX} points")));
+    }
+    let bandwidths: Vec<_> = points.iter().map(|p| p.bandwidth_bits_per_second.get()).collect();
+    if !bandwidths.is_sorted_by(|a, b| a < b) || bandwidths.first() == Some(&0) {
+        let expected = "bandwidths above zero, ascending, each once";
+        return Err(Invalid::new("points", format!("{bandwidths:?}"), expected));
+    }
+    for (at, Point { samples_nanos, .. }) in points.iter().enumerate() {
+        if samples_nanos.is_empty() || samples_nanos.contains(&Nanos::new(0)) {
+            let field = format!("points[{at}].samples_nanos");
+            let samples: Vec<_> = samples_nanos.iter().map(|time| time.get()).collect();
+            let expected = "samples above zero, at least one";
+            return Err(Invalid::new(field, format!("{samples:?}"), expected));
+        }
+    }
+    Ok(())
+}
+
+impl Program {
+    /// What `application` is here.
+    pub fn of(application: &Application) -> Self {
+        let own = application.own_constants();
+        Self {
+            pattern: application.pattern().clone(),
+            time: application.time().clone(),
+            constants: own.map(|(name, value)| (name.clone(), value.clone())).collect(),
+        }
+    }
+}
+
 impl Conditions {
     /// What differs, one sentence a difference; empty if a profile measured under `self` holds
-    /// under `here`.
+    /// under `here`. What one of them does not know of the program is not compared, nor a constant that one of them
+    /// does not have: the command says which there are.
     pub fn differences(&self, here: &Self) -> Vec<String> {
         let mut found = Vec::new();
         let mut compare = |what: &str, profile: String, here: String| {
@@ -183,6 +218,15 @@ impl Conditions {
         compare("processor", self.processor.clone(), here.processor.clone());
         compare("MPI", self.mpi.clone(), here.mpi.clone());
         compare("command", self.command.join(" "), here.command.join(" "));
+        if let (Some(then), Some(now)) = (&self.program, &here.program) {
+            compare("pattern", then.pattern.to_string(), now.pattern.to_string());
+            compare("time", then.time.to_string(), now.time.to_string());
+            for (name, value) in &then.constants {
+                if let Some(now) = now.constants.get(name) {
+                    compare(&format!("constant {name}"), value.clone(), now.clone());
+                }
+            }
+        }
         found
     }
 }
@@ -210,7 +254,18 @@ mod tests {
             processor: "x".into(),
             mpi: "Open MPI 4.1.4".into(),
             command: vec!["a".into()],
+            program: None,
         }
+    }
+
+    /// The same for a program that is told so many bytes.
+    fn sending(bytes: &str) -> Conditions {
+        let program = Program {
+            pattern: Pattern::Ring,
+            time: TimeSource::Wall,
+            constants: Parameters::from([("bytes".parse().unwrap(), bytes.into())]),
+        };
+        Conditions { program: Some(program), ..conditions() }
     }
 
     #[test]
@@ -220,6 +275,54 @@ mod tests {
         let found = conditions().differences(&here);
         assert_eq!(found, ["link rate: measured with 200 Mbit/s, here 100 Mbit/s"]);
         assert!(conditions().differences(&conditions()).is_empty());
+    }
+
+    // Goal: a program that was changed is another one, although its command is the same.
+    #[test]
+    fn what_the_file_says_of_the_program_is_compared_where_it_is_known() {
+        let found = sending("10000").differences(&sending("1000000"));
+        assert_eq!(found, ["constant bytes: measured with 10000, here 1000000"]);
+        assert!(sending("1").differences(&sending("1")).is_empty());
+        let changed = |change: fn(&mut Program)| {
+            let mut here = sending("1");
+            here.program.iter_mut().for_each(change);
+            sending("1").differences(&here)
+        };
+        let pattern = changed(|program| program.pattern = Pattern::Pairs);
+        assert_eq!(pattern, ["pattern: measured with ring, here pairs"]);
+        let time = changed(|program| program.time = TimeSource::Stdout("t".into()));
+        assert_eq!(time, ["time: measured with wall, here stdout t"]);
+        // Given by a caller here.
+        assert!(changed(|program| program.constants.clear()).is_empty());
+        assert!(conditions().differences(&sending("1")).is_empty(), "it was not kept");
+    }
+
+    // Goal: what was recorded before reads back. Method: conditions as files have them that are older.
+    #[test]
+    fn conditions_without_a_program_are_read_and_written_as_before() {
+        let json = serde_json::to_string(&conditions()).unwrap();
+        assert!(!json.contains("program"), "{json}");
+        assert_eq!(serde_json::from_str::<Conditions>(&json).unwrap(), conditions());
+        let json = serde_json::to_string(&sending("1")).unwrap();
+        assert_eq!(serde_json::from_str::<Conditions>(&json).unwrap(), sending("1"));
+    }
+
+    #[test]
+    fn a_point_that_is_wrong_is_named_and_so_are_too_many() {
+        let mut profile = Profile::empty("a".parse().unwrap(), conditions(), vec![]);
+        for mbit in 1..=POINTS_MAX as u64 {
+            let rate = BitsPerSecond::from_mbit(mbit);
+            profile.record(&Parameters::new(), 2, rate, Nanos::new(1));
+        }
+        assert_eq!(profile.check(), Ok(()));
+        let mut many = profile.clone();
+        many.record(&Parameters::new(), 2, BitsPerSecond::from_mbit(99), Nanos::new(1));
+        let error = many.check().unwrap_err().to_string();
+        assert_eq!(error, "curves[0].points: \"65\" is not accepted; expected at most 64 points");
+        profile.record(&Parameters::new(), 2, BitsPerSecond::from_mbit(2), Nanos::new(0));
+        let error = profile.check().unwrap_err();
+        assert_eq!(error.field, "curves[0].points[1].samples_nanos");
+        assert_eq!(error.value, "[1, 0]");
     }
 
     #[test]

@@ -218,7 +218,8 @@ pub struct Promise {
     pub parameters: Parameters,
     /// It takes at most so long,
     pub time_nanos: Nanos,
-    /// in this share of the runs.
+    /// in this share of the runs: as many as was asked for, or fewer where those that were measured do not support
+    /// as many. Older records have what was asked.
     #[serde(rename = "quantile_ppm")]
     pub quantile: Share,
     /// Half of the runs take less.

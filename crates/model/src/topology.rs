@@ -261,12 +261,11 @@ fn vertex_numbers(file: &TopologyFile) -> Result<BTreeMap<&Name, u32>, Invalid> 
 
 fn check_rates(file: &TopologyFile) -> Result<(), Invalid> {
     for (index, link) in file.links.iter().enumerate() {
-        if link.rate == BitsPerSecond::ZERO || link.rate_back == Some(BitsPerSecond::ZERO) {
-            return Err(Invalid::new(
-                format!("links[{index}].rate"),
-                link.rate,
-                "more than 0 bit/s",
-            ));
+        for (part, rate) in [("rate", Some(link.rate)), ("rate_back", link.rate_back)] {
+            if let Some(zero) = rate.filter(|rate| *rate == BitsPerSecond::ZERO) {
+                let field = format!("links[{index}].{part}");
+                return Err(Invalid::new(field, zero, "more than 0 bit/s"));
+            }
         }
     }
     Ok(())
@@ -418,6 +417,7 @@ mod tests {
             ("\"n1\", \"s1\"", "\"n2\", \"s1\"", "closes a loop"),
             ("\"n1\", \"s1\"", "\"s1\", \"s1\"", "closes a loop"),
             ("\"200 Mbit/s\"", "\"0 bit/s\"", "links[0].rate: \"0 bit/s\""),
+            ("\"50 Mbit/s\"", "\"0 bit/s\"", "links[1].rate_back: \"0 bit/s\""),
             ("\"200 Mbit/s\"", "\"200\"", "a number and a unit"),
             ("name = \"star\"", "name = \"star\"\ncolour = 1", "unknown field `colour`"),
         ];

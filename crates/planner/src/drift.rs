@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 /// changes within the hour.
 pub const RUNS: usize = 8;
 
-/// Beyond this nothing is corrected further: such a profile is to be measured again.
+/// Beyond this nothing is corrected further: such a profile is to be measured again, which plans say
+/// ([`crate::translate::Plan::drift_seen_ppm`]).
 pub const GREATEST_PPM: i64 = 250_000;
 
 const PPM: i128 = 1_000_000;
@@ -46,10 +47,15 @@ impl Drift {
     /// As measured.
     pub const NONE: Self = Self(0);
 
-    /// The least squares fit of `actual = measured + drift * computing` to the last [`RUNS`] of
-    /// `runs` (oldest first), each relative to its measured time, drawn a little towards zero. Runs
-    /// that were expected to take no time say nothing.
+    /// What the last [`RUNS`] of `runs` (oldest first) say, within the bound.
     pub fn estimate(runs: &[Observation]) -> Self {
+        Self::clamped(Self::seen_ppm(runs))
+    }
+
+    /// The same in parts per million, however much it is: the least squares fit of
+    /// `actual = measured + drift * computing` to those runs, each relative to its measured time, drawn a
+    /// little towards zero. Runs that were expected to take no time say nothing.
+    pub fn seen_ppm(runs: &[Observation]) -> i64 {
         let recent = &runs[runs.len().saturating_sub(RUNS)..];
         let (mut products, mut squares) = (0, PRIOR);
         for run in recent.iter().filter(|run| run.measured_nanos > Nanos::new(0)) {
@@ -61,7 +67,7 @@ impl Drift {
             products += share * late;
             squares += share * share;
         }
-        Self::clamped((products * PPM / squares) as i64)
+        (products * PPM / squares) as i64
     }
 
     fn clamped(ppm: i64) -> Self {
@@ -141,6 +147,17 @@ mod tests {
             assert!((found - percent * 10_000).abs() < 6_000, "{found}");
             assert!(found.abs() <= percent.abs() * 10_000, "drawn towards zero: {found}");
         }
+    }
+
+    // Goal: what is beyond the bound is known, although nothing more is corrected for it.
+    #[test]
+    fn what_is_beyond_the_bound_is_seen() {
+        let runs = [run(1_000, 1_000, 1_450); RUNS];
+        assert_eq!(Drift::estimate(&runs).ppm(), GREATEST_PPM);
+        let seen = Drift::seen_ppm(&runs);
+        assert!((400_000..450_000).contains(&seen), "{seen}");
+        let within = [run(1_000, 1_000, 1_200); RUNS];
+        assert_eq!(Drift::seen_ppm(&within), Drift::estimate(&within).ppm());
     }
 
     #[test]

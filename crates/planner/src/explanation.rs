@@ -16,7 +16,8 @@ use std::sync::Arc;
 pub struct Explanation {
     /// What was asked for.
     pub goal: Goal,
-    /// The share of runs that a promised time holds for.
+    /// The share of runs that a promised time is to hold for: runs may support less
+    /// ([`Promise::quantile`]).
     #[serde(rename = "quantile_ppm")]
     pub quantile: Share,
     /// Whether bandwidths between measured ones counted.

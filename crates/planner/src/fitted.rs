@@ -6,7 +6,7 @@ use crate::placement::RankFlows;
 use crate::promise::Deviations;
 use keeptime_model::Invalid;
 use keeptime_model::application::{Application, Parameters};
-use keeptime_model::profile::Profile;
+use keeptime_model::profile::{Curve, Profile};
 use keeptime_model::units::{BitsPerSecond, Nanos};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -20,25 +20,34 @@ pub struct FittedProfile {
     /// By curve: the rank of its parameters in the application's order of preference, 0 the best.
     preference: Vec<u32>,
     flows: BTreeMap<u32, RankFlows>,
+    /// Of all curves.
+    deviations: Deviations,
     drift: Drift,
+    /// See [`Self::uncorrected_ppm`].
+    seen_ppm: i64,
 }
 
 impl FittedProfile {
-    /// Fits every curve of `profile` that has points. O(runs) fits a curve, and the flows of the
-    /// application's pattern for every number of nodes.
+    /// Fits every curve of `profile` that has points, and that the application still has: what was taken from its
+    /// file since cannot be run. O(runs) fits a curve, and the flows of the application's pattern for every number
+    /// of nodes.
     ///
     /// # Errors
-    /// If the profile is not sound, belongs to another application, or has a number of nodes for
-    /// which the application's pattern does not exist.
+    /// If the profile is not sound or belongs to another application.
     pub fn new(application: Application, profile: &Profile) -> Result<Self, Invalid> {
         profile.check()?;
         if profile.application != *application.name() {
             let expected = application.name().as_str();
             return Err(Invalid::new("application", &profile.application, expected));
         }
-        let curves: Vec<_> = profile.curves.iter().filter_map(FittedCurve::new).collect();
-        let all = Deviations::merged(curves.iter().map(FittedCurve::deviations));
-        let curves: Vec<_> = curves.into_iter().map(|c| c.with_lent(all.clone())).collect();
+        let can_run = |curve: &&Curve| {
+            application.nodes().contains(&curve.nodes) && application.has(&curve.parameters)
+        };
+        let curves = profile.curves.iter().filter(can_run).filter_map(FittedCurve::new);
+        let curves: Vec<_> = curves.collect();
+        let deviations = Deviations::merged(curves.iter().map(FittedCurve::deviations));
+        let lend = |curve: FittedCurve| curve.with_lent(deviations.clone());
+        let curves: Vec<_> = curves.into_iter().map(lend).collect();
         let mut flows = BTreeMap::new();
         for nodes in curves.iter().map(FittedCurve::nodes) {
             if let Entry::Vacant(free) = flows.entry(nodes) {
@@ -46,19 +55,39 @@ impl FittedProfile {
             }
         }
         let preference = preference_ranks(&application, &curves);
-        Ok(Self { application, curves, preference, flows, drift: Drift::NONE })
+        let (drift, seen_ppm) = (Drift::NONE, 0);
+        Ok(Self { application, curves, preference, flows, deviations, drift, seen_ppm })
     }
 
     /// The same, now that computing has changed by `drift` since it was measured.
     pub fn with_drift(mut self, drift: Drift) -> Self {
         self.curves = self.curves.into_iter().map(|curve| curve.with_drift(drift)).collect();
         self.drift = drift;
+        self.seen_ppm = drift.ppm();
         self
+    }
+
+    /// The same, now that the last of `runs` (oldest first) took what they took.
+    pub fn following(self, runs: &[Observation]) -> Self {
+        let followed = self.with_drift(Drift::estimate(runs));
+        Self { seen_ppm: Drift::seen_ppm(runs), ..followed }
     }
 
     /// By how much computing has changed since the curves were measured.
     pub fn drift(&self) -> Drift {
         self.drift
+    }
+
+    /// The same in parts per million, where that is more than is corrected
+    /// ([`GREATEST_PPM`](crate::drift::GREATEST_PPM)): the profile is to be measured again.
+    pub fn uncorrected_ppm(&self) -> Option<i64> {
+        Some(self.seen_ppm).filter(|seen| *seen != self.drift.ppm())
+    }
+
+    /// How far runs were from what their curves say, of all curves: a promise needs as many of them as it is for a
+    /// share of runs ([`Deviations::supported`]).
+    pub fn deviations(&self) -> &Deviations {
+        &self.deviations
     }
 
     /// What a run on so many nodes, with that rate for each flow, that took `actual` says of the
@@ -117,10 +146,8 @@ fn preference_ranks(application: &Application, curves: &[FittedCurve]) -> Vec<u3
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{application, conditions};
+    use crate::testing::{application, conditions, parameters};
     use keeptime_model::pattern::Pattern;
-    use keeptime_model::profile::Curve;
-    use keeptime_model::units::{BitsPerSecond, Nanos};
 
     fn empty() -> Profile {
         Profile::empty("ray".parse().unwrap(), conditions(), vec![])
@@ -149,12 +176,52 @@ mod tests {
         let other = Profile { application: "other".parse().unwrap(), ..empty() };
         assert_eq!(refused(Pattern::Ring, &other), "application");
         assert_eq!(refused(Pattern::Ring, &Profile { version: 9, ..empty() }), "version");
-        let mut three = empty();
-        three.record(&Default::default(), 3, BitsPerSecond::new(1), Nanos::new(1));
-        assert_eq!(refused(Pattern::Hypercube, &three), "nodes");
         let mut bare = empty();
-        bare.curves.push(Curve { parameters: Default::default(), nodes: 2, points: vec![] });
+        let parameters = parameters("512", "0");
+        bare.curves.push(Curve { parameters, nodes: 2, points: vec![] });
         let fitted = FittedProfile::new(application(&Pattern::Ring), &bare).unwrap();
         assert!(fitted.curves().is_empty());
+    }
+
+    // Goal: what was measured and cannot be run any more is neither planned with nor lends its deviations. Method: curves
+    // of a number of nodes, of a value and of a parameter that the application does not have, beside one that it has.
+    #[test]
+    fn curves_that_the_application_does_not_have_any_more_are_left_out() {
+        let mut profile = empty();
+        let mut record = |parameters: &Parameters, nodes| {
+            for time in [1_000, 1_100, 1_200] {
+                profile.record(parameters, nodes, BitsPerSecond::new(1), Nanos::new(time));
+            }
+        };
+        let kept = parameters("512", "0");
+        let more = Parameters::from([("colour".parse().unwrap(), "red".into())]);
+        record(&kept, 2);
+        record(&kept, 3);
+        record(&parameters("4096", "0"), 2);
+        record(&kept.iter().chain(&more).map(|(n, v)| (n.clone(), v.clone())).collect(), 2);
+        record(&Parameters::new(), 2);
+        let fitted = FittedProfile::new(application(&Pattern::Hypercube), &profile).unwrap();
+        let [curve] = fitted.curves() else { panic!("{:?}", fitted.curves()) };
+        assert_eq!((&**curve.parameters(), curve.nodes()), (&kept, 2));
+        assert_eq!(fitted.deviations(), curve.deviations());
+    }
+
+    // Goal: who plans knows that runs are later than is corrected. Method: runs that compute only, 20 and 45 % late.
+    #[test]
+    fn a_drift_beyond_what_is_corrected_is_told() {
+        let mut profile = empty();
+        let kept = parameters("512", "0");
+        profile.record(&kept, 2, BitsPerSecond::new(1), Nanos::from_millis(1_000));
+        let fitted = FittedProfile::new(application(&Pattern::Ring), &profile).unwrap();
+        let after = |millis| {
+            let actual = Nanos::from_millis(millis);
+            let run = fitted.observe(&kept, 2, BitsPerSecond::new(1), actual).unwrap();
+            fitted.clone().following(&[run; 8])
+        };
+        assert_eq!(after(1_200).uncorrected_ppm(), None);
+        let late = after(1_450);
+        assert_eq!(late.drift().ppm(), crate::drift::GREATEST_PPM);
+        assert!(late.uncorrected_ppm().is_some_and(|seen| seen > 400_000), "{late:?}");
+        assert_eq!(late.following(&[]).uncorrected_ppm(), None);
     }
 }

@@ -42,6 +42,7 @@
 //!     processor: "any".into(),
 //!     mpi: "any".into(),
 //!     command: vec!["ray".into()],
+//!     program: None,
 //! };
 //! let mut profile = Profile::empty(application.name().clone(), conditions, vec![]);
 //! for (mbit, millis) in [(10, 2_000), (100, 1_000)] {

@@ -15,7 +15,8 @@ use std::cmp::Reverse;
 pub struct Outline {
     /// What was asked for.
     pub goal: Goal,
-    /// The share of runs that a promised time holds for.
+    /// The share of runs that a promised time is to hold for: runs may support less
+    /// ([`Promise::quantile`](crate::promise::Promise::quantile)).
     #[serde(rename = "quantile_ppm")]
     pub quantile: Share,
     /// How many curves were left after each stage, in the order of [`Stage::ALL`].

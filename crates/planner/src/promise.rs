@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 const PPM: u128 = 1_000_000;
+/// A share that was not asked for is told in tenths of a percent, rounded down.
+const TENTH_OF_PERCENT: u128 = 1_000;
 const MICROSECOND: u128 = 1_000;
 
 /// How far single runs lie from what the *other* runs say of them, relative to that, in parts per
@@ -85,9 +87,16 @@ impl Deviations {
         self.rank(quantile) <= self.0.len()
     }
 
+    /// The share of the runs that a promise for `quantile` of them holds for: less where these are too few
+    /// ([`Promise::quantile`]).
+    pub fn supported(&self, quantile: Share) -> Share {
+        self.promise(quantile).quantile(quantile)
+    }
+
     /// The excess that `quantile` of the runs do not go beyond. Up to 50 % it is none: the expected
     /// time itself. Above, it is the value at rank `ceil(quantile * (count + 1))`; where that lies
-    /// past the last one, the greatest deviation seen. Never below the expected time.
+    /// past the last one, the greatest deviation seen, which fewer runs stay below
+    /// ([`Promise::quantile`]). Never below the expected time.
     pub fn promise(&self, quantile: Share) -> Promise {
         if quantile.ppm() <= 500_000 || self.0.is_empty() {
             return Promise { excess_ppm: 0, deviations: 0 };
@@ -130,6 +139,14 @@ impl Interval {
         Share::try_from(ppm).unwrap_or(Share::ONE)
     }
 
+    /// The share of the runs that lie inside, where that of `asked` was asked for. Between the ends of `n`
+    /// deviations lie `(n - 1) / (n + 1)` of them; what is less than asked is in tenths of a percent, rounded
+    /// down.
+    pub fn share(self, asked: Share) -> Share {
+        let count = u128::from(self.deviations);
+        at_most(asked, PPM * count.saturating_sub(1) / (count + 1))
+    }
+
     /// Whether `time` lies inside, where `expected` is expected.
     pub fn admits(self, expected: Nanos, time: Nanos) -> bool {
         let off = (i128::from(time.get()) - i128::from(expected.get())) * PPM as i128;
@@ -139,6 +156,14 @@ impl Interval {
 }
 
 impl Promise {
+    /// The share of the runs that it holds for, where `asked` was asked for: below the greatest of `n`
+    /// deviations stay `n / (n + 1)` of them, and below the median half. What is less than asked is in tenths of
+    /// a percent, rounded down.
+    pub fn quantile(self, asked: Share) -> Share {
+        let count = u128::from(self.deviations);
+        at_most(asked, (PPM * count / (count + 1)).max(PPM / 2))
+    }
+
     /// The promised time for a median of `median`, rounded up to whole microseconds; the end of
     /// time on overflow.
     pub fn time(self, median: Nanos) -> Nanos {
@@ -169,6 +194,15 @@ impl MedianBounds {
     pub fn admit(self, time: Nanos) -> bool {
         self.least <= time && time <= self.most
     }
+}
+
+/// `asked`, or where that is more than `most` (in parts per million) as much of that as people read.
+fn at_most(asked: Share, most: u128) -> Share {
+    if u128::from(asked.ppm()) <= most {
+        return asked;
+    }
+    let readable = u32::try_from(most / TENTH_OF_PERCENT * TENTH_OF_PERCENT);
+    readable.ok().and_then(|ppm| Share::try_from(ppm).ok()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -202,7 +236,40 @@ mod tests {
         assert_eq!(faster.promise(percent(90)).excess_ppm, 0);
     }
 
+    // Goal: nobody is told more than the runs support. Method: the shares that n exchangeable runs give for the next one,
+    // and in each case both sides of what is just supported.
+    #[test]
+    fn the_share_that_is_told_is_what_the_runs_support() {
+        let deviations = |count: u32| Deviations::new((0..count).map(|d| f64::from(d) / 100.0));
+        let supported = |count, asked| deviations(count).supported(percent(asked)).to_string();
+        assert_eq!(supported(12, 99), "92.3 %");
+        assert_eq!(supported(12, 92), "92 %");
+        assert_eq!(supported(6, 90), "85.7 %");
+        assert_eq!([supported(9, 90), supported(9, 91)], ["90 %", "90 %"]);
+        assert_eq!([supported(0, 90), supported(1, 90)], ["50 %", "50 %"]);
+        assert_eq!(supported(0, 30), "30 %");
+        let inside = |count, asked: u32| {
+            let share = percent(asked);
+            deviations(count).interval(share).share(share).to_string()
+        };
+        assert_eq!([inside(19, 90), inside(18, 90), inside(2, 90)], ["90 %", "89.4 %", "33.3 %"]);
+        assert_eq!(inside(0, 90), "0 ppm");
+    }
+
     proptest! {
+        #[test]
+        fn what_is_supported_is_what_the_deviations_are_enough_for(
+            count in 0u32..200, ppm in 500_001u32..=1_000_000
+        ) {
+            let all = Deviations::new((0..count).map(f64::from));
+            let asked = Share::try_from(ppm).unwrap();
+            let supported = all.supported(asked);
+            prop_assert_eq!(supported == asked, all.are_enough_for(asked));
+            // Whoever asks for that instead is promised the same.
+            prop_assert!(supported <= asked && all.supported(supported) == supported);
+            prop_assert_eq!(all.promise(supported).excess_ppm, all.promise(asked).excess_ppm);
+        }
+
         #[test]
         fn bounds_on_a_promise_are_the_same_as_bounds_on_the_median(
             excess_ppm in 0u64..3_000_000, time in 0u64..1 << 40,

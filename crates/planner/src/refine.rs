@@ -23,7 +23,7 @@
 use crate::curve::KNEE_PERCENT;
 use crate::prediction::Prediction;
 use keeptime_model::Invalid;
-use keeptime_model::profile::{Curve, Point};
+use keeptime_model::profile::{Curve, POINTS_MAX, Point};
 use keeptime_model::units::{BitsPerSecond, Share};
 
 /// With fewer runs the model's terms cannot be told from chance.
@@ -53,7 +53,7 @@ impl Wanted {
     }
 }
 
-/// The bandwidths at which a curve may be measured: at least one, above zero, ascending.
+/// The bandwidths at which a curve may be measured: at least one, [`POINTS_MAX`] at the most, above zero, ascending.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grid(Vec<BitsPerSecond>);
 
@@ -61,8 +61,12 @@ impl Grid {
     /// Checks `bandwidths`.
     ///
     /// # Errors
-    /// If there is none, or they do not ascend from above zero.
+    /// If there is none, or too many, or they do not ascend from above zero.
     pub fn new(bandwidths: Vec<BitsPerSecond>) -> Result<Self, Invalid> {
+        if bandwidths.len() > POINTS_MAX {
+            let expected = format!("at most {POINTS_MAX} bandwidths");
+            return Err(Invalid::new("bandwidth grid", bandwidths.len(), expected));
+        }
         let ascending = bandwidths.is_sorted_by(|a, b| a < b);
         if ascending && bandwidths.first().is_some_and(|b| *b > BitsPerSecond::ZERO) {
             return Ok(Self(bandwidths));
@@ -342,6 +346,10 @@ mod tests {
         for bad in [&[][..], &[0, 1], &[2, 1], &[1, 1]] {
             assert_eq!(Grid::new(rates(bad)).unwrap_err().field, "bandwidth grid");
         }
+        let first = |count: u64| rates(&(1..=count).collect::<Vec<u64>>());
+        assert!(Grid::new(first(POINTS_MAX as u64)).is_ok());
+        let error = Grid::new(first(65)).unwrap_err().to_string();
+        assert_eq!(error, "bandwidth grid: \"65\" is not accepted; expected at most 64 bandwidths");
     }
 
     proptest! {

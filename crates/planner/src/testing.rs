@@ -174,6 +174,7 @@ pub(crate) fn conditions() -> Conditions {
         processor: String::new(),
         mpi: String::new(),
         command: vec![],
+        program: None,
     }
 }
 

@@ -21,7 +21,7 @@ use crate::price::{Holding, Reserved};
 use crate::refusal::{Refusal, refuse};
 use crate::tree::PlacementIndex;
 use keeptime_model::application::Parameters;
-use keeptime_model::goal::{Goal, Preference};
+use keeptime_model::goal::{Goal, Preference, QUANTILE};
 use keeptime_model::units::{BitsPerSecond, Nanos, Share};
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
@@ -30,7 +30,7 @@ use std::ops::RangeInclusive;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
-    /// The share of runs that a promised time holds for, where the goal does not state one; up to
+    /// The share of runs that a promised time is to hold for, where the goal does not state one; up to
     /// 50 % it is the median.
     #[serde(rename = "quantile_ppm")]
     pub quantile: Share,
@@ -76,9 +76,16 @@ pub struct Plan {
     /// By how much computing has changed since the profile was measured.
     #[serde(rename = "drift_ppm")]
     pub drift: Drift,
+    /// What the last runs say of that where it is more than is corrected: promises are made as if it were
+    /// [`Self::drift`], and the profile is to be measured again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift_seen_ppm: Option<i64>,
     /// The share of runs that the promise holds for.
     #[serde(rename = "quantile_ppm")]
     pub quantile: Share,
+    /// The share that was asked for, where the measured runs do not support as much.
+    #[serde(default, rename = "quantile_asked_ppm", skip_serializing_if = "Option::is_none")]
+    pub quantile_asked: Option<Share>,
     /// How many measured deviations stand behind the quantile; 0: the time is a median.
     pub deviations: u32,
     /// How many runs stand behind the median: see [`FittedCurve::samples_behind`].
@@ -88,8 +95,7 @@ pub struct Plan {
 impl Default for Options {
     /// A promise for nine runs in ten, and any bandwidth inside the measured range.
     fn default() -> Self {
-        const NINETY: Share = Share::from_percent(90).expect("at most 100");
-        Self { quantile: NINETY, between: Between::Interpolated }
+        Self { quantile: QUANTILE, between: Between::Interpolated }
     }
 }
 
@@ -281,6 +287,8 @@ fn plan(
     let flows = allocator.flows(curve.nodes())?;
     let placed = allocator.max_rate(curve.nodes())?.as_ref().ok()?;
     let cpu = profile.application().cpu();
+    let asked = explanation.quantile;
+    let quantile = trail.promise.quantile(asked);
     Some(Plan {
         parameters: Parameters::clone(curve.parameters()),
         placement: placed.placement(flows, bandwidth_bits_per_second, cpu),
@@ -288,7 +296,9 @@ fn plan(
         time_nanos,
         median_nanos: curve.expected_at(bandwidth_bits_per_second)?,
         drift: profile.drift(),
-        quantile: explanation.quantile,
+        drift_seen_ppm: profile.uncorrected_ppm(),
+        quantile,
+        quantile_asked: Some(asked).filter(|asked| *asked != quantile),
         deviations: trail.promise.deviations,
         samples: curve.samples_behind(bandwidth_bits_per_second),
     })
@@ -400,6 +410,11 @@ mod tests {
             prop_assert!(plan.placement.flows.iter().all(|f| f.rate == rate));
             prop_assert_eq!(plan.placement.flows.len() as u64, profile.flows()[&nodes].count());
             prop_assert!(plan.samples > 0);
+            // Nobody is told more than the runs support.
+            let (asked, all) = (options.quantile, profile.deviations());
+            prop_assert_eq!(plan.quantile, all.supported(asked));
+            let more = Some(asked).filter(|asked| all.supported(*asked) < *asked);
+            prop_assert_eq!(plan.quantile_asked, more);
         }
 
         #[test]

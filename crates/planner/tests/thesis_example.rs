@@ -71,6 +71,7 @@ fn profile() -> FittedProfile {
         processor: String::new(),
         mpi: String::new(),
         command: vec![],
+        program: None,
     };
     let grid = GRID.map(BitsPerSecond::from_mega_bytes).to_vec();
     let mut profile = Profile::empty(application.name().clone(), conditions, grid.clone());

@@ -152,6 +152,12 @@ impl Broker {
         names.map(|name| self.engine.cluster().node(name).ok()).collect()
     }
 
+    /// Whether a reservation has something, or will have: its time is not over, and nobody gave it back.
+    pub fn is_live(&self, handle: Handle) -> bool {
+        let found = self.engine.book().reservations().get(&handle);
+        found.is_some_and(|reservation| reservation.state.is_live())
+    }
+
     /// What each flow of a reservation that is there may use now; nothing if it has none.
     pub fn flow_rate(&self, handle: Handle) -> Option<BitsPerSecond> {
         let node = *self.nodes(handle)?.first()?;

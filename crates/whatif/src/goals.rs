@@ -69,7 +69,8 @@ pub struct Fate {
     pub expected: Option<Nanos>,
     /// How long it waited for room until it was promised something; 0 if that was at once.
     pub waited: Option<Nanos>,
-    /// The time of a unit; nothing if it was refused, or if decisions alone were asked for.
+    /// The time of a unit; nothing if it was refused, ended at its time limit before all were done, or if decisions
+    /// alone were asked for.
     pub unit: Option<Nanos>,
     /// When it ended.
     pub ended: Option<Nanos>,
@@ -106,12 +107,14 @@ pub fn reserved(world: &World, asked: &[Asked], speed: Speed) -> Result<Vec<Fate
         running.iter_mut().for_each(|held| held.pass(now, then));
         now = then;
         desk.pass(now);
-        while let Some(at) = running.iter().position(Held::is_over) {
+        while let Some(at) = running.iter().position(|held| held.is_over(now)) {
             let held = running.swap_remove(at);
             desk.give_back(held.handle)?;
             let units = f64::from(asked[held.number].units);
             let took = now.saturating_sub(held.begins).as_secs_f64();
-            fates[held.number].unit = Some(seconds_of(took / units)?);
+            if held.is_done() {
+                fates[held.number].unit = Some(seconds_of(took / units)?);
+            }
             fates[held.number].ended = Some(now);
         }
         if let Some((number, _)) = coming.next_if(|(_, request)| request.at <= now) {
@@ -142,6 +145,8 @@ struct Held {
     nodes: Vec<NodeIndex>,
     /// When its first unit begins.
     begins: Nanos,
+    /// When its reservation's time is over, and it is ended, done or not.
+    until: Nanos,
     units_left: f64,
     unit: Unit,
 }
@@ -172,11 +177,15 @@ impl Held {
     /// When it ends if nothing changes.
     fn end(&self, now: Nanos) -> Nanos {
         let left = Nanos::from_secs_f64((self.units_left * self.seconds()).max(0.0));
-        self.begins.max(now).saturating_add(left.unwrap_or_default())
+        self.begins.max(now).saturating_add(left.unwrap_or_default()).min(self.until)
+    }
+
+    fn is_over(&self, now: Nanos) -> bool {
+        self.is_done() || now >= self.until
     }
 
     /// Instants are whole nanoseconds.
-    fn is_over(&self) -> bool {
+    fn is_done(&self) -> bool {
         self.units_left * self.seconds() <= 1e-9
     }
 
@@ -243,6 +252,7 @@ struct Desk<'a> {
 /// A goal that the broker has granted.
 struct Granted {
     handle: Handle,
+    until: Nanos,
     grant: Grant,
     promise: Promise,
 }
@@ -289,7 +299,9 @@ impl<'a> Desk<'a> {
                 let grant = reservation.grant.clone();
                 let granted = grant.and_then(|grant| Some((grant.promise.clone()?, grant)));
                 let (promise, grant) = granted.ok_or_else(|| not_of(&self.asked[number]))?;
-                all.push((number, Granted { handle: reservation.handle, grant, promise }));
+                let until = reservation.until_unix_nanos.map(Broker::since_start);
+                let (handle, until) = (reservation.handle, until.unwrap_or(Nanos::new(u64::MAX)));
+                all.push((number, Granted { handle, until, grant, promise }));
             }
         }
         Ok(all)
@@ -298,7 +310,7 @@ impl<'a> Desk<'a> {
     /// The run of a request that is granted `now`.
     fn start(&self, number: usize, granted: Granted, now: Nanos) -> Result<Held, Invalid> {
         let asked = &self.asked[number];
-        let Granted { handle, grant, promise } = granted;
+        let Granted { handle, until, grant, promise } = granted;
         let unit = match self.speed {
             Speed::Promised => Unit::Fixed(promise.time_nanos.as_secs_f64() * (1.0 - pace::MARGIN)),
             Speed::Spare => {
@@ -313,10 +325,14 @@ impl<'a> Desk<'a> {
         let nodes = self.broker.nodes(handle).unwrap_or_default();
         let begins = now.saturating_add(asked.beside);
         let units_left = f64::from(asked.units);
-        Ok(Held { number, handle, nodes, begins, units_left, unit })
+        Ok(Held { number, handle, nodes, begins, until, units_left, unit })
     }
 
+    /// Whose time is over has nothing any more.
     fn give_back(&mut self, handle: Handle) -> Result<(), Invalid> {
+        if !self.broker.is_live(handle) {
+            return Ok(());
+        }
         answered(self.broker.call(Call::Cancel { handle })).map(drop)
     }
 }
@@ -623,6 +639,7 @@ mod tests {
             processor: "any".into(),
             mpi: "any".into(),
             command: vec!["ray".into()],
+            program: None,
         };
         let mut profile = Profile::empty(application.name().clone(), conditions, vec![]);
         for mbit in [100u64, 125, 200] {
@@ -675,6 +692,28 @@ mod tests {
         assert_eq!(all, [Some(1_500), Some(1_500), None, Some(1_500)], "{fates:?}");
         assert_eq!(fates[0].ended, Some(Nanos::from_millis(15_775)));
         assert_eq!(fates[2], Fate::default());
+    }
+
+    // Goal: a run that takes longer than its reservation is ended there, as a real one is, and others have its room.
+    // Method: two runs of 1,000 units take about 1,500 s, and their reservations 600; others ask before and after that. Where
+    // runs are said to have been there for longer, their reservations end all the same.
+    #[test]
+    fn a_run_is_ended_at_its_time_limit() {
+        let long = Asked { units: 1_000, ..asked(0, 2_000) };
+        let later = [599, 601, 701].map(|at| asked(at, 2_000));
+        let requests = [vec![long; 2], later.to_vec()].concat();
+        for speed in [Speed::Promised, Speed::Spare] {
+            let fates = reserved(&world(), &requests, speed).unwrap();
+            let limit = Some(Nanos::from_secs(600));
+            assert_eq!([fates[0].ended, fates[1].ended], [limit; 2], "{fates:?}");
+            assert_eq!([fates[0].unit, fates[1].unit], [None; 2], "{fates:?}");
+            assert!(fates[0].promised.is_some() && fates[2].promised.is_none(), "{fates:?}");
+            assert!(fates[3].unit.is_some(), "{fates:?}");
+        }
+        let until = [700, 700, 0, 700, 710].map(|end| (end > 0).then(|| Nanos::from_secs(end)));
+        let fates = decided(&world(), &requests, &until).unwrap();
+        let promised: Vec<_> = fates.iter().map(|fate| fate.promised.is_some()).collect();
+        assert_eq!(promised, [true, true, false, true, true]);
     }
 
     // Goal: who waits is granted when a run has ended, and begins then; who would have to wait longer than it may is

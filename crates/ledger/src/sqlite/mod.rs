@@ -287,22 +287,41 @@ impl Ledger for SqliteLedger {
     }
 
     fn compact(&mut self, forget: &[Subject], limit: usize) -> Result<Compaction, LedgerError> {
-        let (compacted, removed) = self.write("compact", |tx, meta| {
+        let (compacted_to, step) = self.write("compact", |tx, meta| {
             let kept = snapshots::list(tx)?;
-            let Some(covered) = kept.get(SNAPSHOTS_KEPT - 1).map(|oldest| oldest.at) else {
-                return Ok((meta.compacted, 0));
+            let covered = kept.get(SNAPSHOTS_KEPT - 1).map(|oldest| oldest.at);
+            let compacted = match covered {
+                Some(covered) if covered.revision > meta.compacted.revision => {
+                    // With the first step: batches behind the mark have to be whole.
+                    Meta { compacted: covered, ..meta }.save(tx)?;
+                    covered.revision
+                }
+                // What an earlier one has left.
+                _ => meta.compacted.revision,
             };
-            if covered.revision > meta.compacted.revision {
-                Meta { compacted: covered, ..meta }.save(tx)?;
-            }
-            let mut removed = remove(tx, None, covered.revision, limit)?;
-            for subject in forget {
-                removed += remove(tx, Some(*subject), covered.revision, limit - removed)?;
-            }
-            Ok((covered, removed))
+            let step = Compaction::step(forget, limit, |subject, limit| {
+                remove(tx, subject, compacted, limit)
+            })?;
+            Ok((compacted, step))
         })?;
-        self.status.compacted_to = compacted.revision;
-        Ok(Compaction { removed, has_more: removed == limit && limit > 0 })
+        self.status.compacted_to = compacted_to;
+        Ok(step)
+    }
+
+    fn kept(&self, kind: &str) -> Result<Vec<(Revision, Subject)>, LedgerError> {
+        let compacted_to = self.status.compacted_to;
+        self.query(|connection| {
+            let sql =
+                format!("SELECT {COLUMNS} FROM record WHERE key <= ?1 AND kind = ?2 ORDER BY key");
+            let mut statement = connection.prepare_cached(&sql)?;
+            let mut rows = statement.query((last_key(compacted_to), kind))?;
+            let mut kept = Vec::new();
+            while let Some(row) = rows.next()? {
+                let Stored { place, record, .. } = Stored::decode(row)?;
+                kept.extend(record.subject.map(|subject| (place.revision, subject)));
+            }
+            Ok(kept)
+        })
     }
 }
 

@@ -12,12 +12,22 @@ pub struct LeftOut {
     pub never_ran: usize,
     /// They had more processors than the log says there were.
     pub too_large: usize,
+    /// They are parts of jobs that were checkpointed: the line of the whole job is another one.
+    pub parts: usize,
 }
 
-/// The first `most` jobs of a log that ran at all, on no more processors than `; MaxProcs:` or `; MaxNodes:`
-/// says there were; the largest job has all of them where neither is said. A processor counts as a node.
-/// Deadlines, which the format does not have, are drawn, and so are classes: queues have other numbers at
-/// every site.
+/// What a line says.
+enum Line {
+    /// A job that ran.
+    Job(Submission),
+    NeverRan,
+    Part,
+}
+
+/// The first `most` jobs of a log that ran at all, each once however often it was checkpointed, on no more
+/// processors than `; MaxProcs:` or `; MaxNodes:` says there were; the largest job has all of them where neither
+/// is said. A processor counts as a node. Deadlines, which the format does not have, are drawn, and so are
+/// classes: queues have other numbers at every site.
 ///
 /// # Errors
 /// The line and the field that is wrong, or that there is no such job.
@@ -34,7 +44,7 @@ pub fn read_counted(text: &str, most: usize, seed: u64) -> Result<(Log, LeftOut)
     let text = text.trim_start_matches('\u{feff}');
     let there = header(text, "MaxProcs").or_else(|| header(text, "MaxNodes"));
     let mut random = Random::new(seed);
-    let mut jobs = Vec::new();
+    let (mut jobs, mut lines) = (Vec::new(), Vec::new());
     let mut left_out = LeftOut::default();
     for (at, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -44,20 +54,44 @@ pub fn read_counted(text: &str, most: usize, seed: u64) -> Result<(Log, LeftOut)
         if line.is_empty() || line.starts_with(';') {
             continue;
         }
-        let job = job(line, &mut random);
-        match job.map_err(|invalid| invalid.within(&format!("line {}", at + 1)))? {
-            None => left_out.never_ran += 1,
-            Some(job) if there.is_some_and(|there| job.nodes > there) => left_out.too_large += 1,
-            Some(job) => jobs.push(job),
+        let said = said(line, &mut random);
+        match said.map_err(|invalid| invalid.within(&place(at)))? {
+            Line::NeverRan => left_out.never_ran += 1,
+            Line::Part => left_out.parts += 1,
+            Line::Job(job) if there.is_some_and(|there| job.nodes > there) => {
+                left_out.too_large += 1;
+            }
+            Line::Job(job) => {
+                jobs.push(job);
+                lines.push(at);
+            }
         }
     }
     let Some(largest) = jobs.iter().map(|job| job.nodes).max() else {
         let on = there.map(|nodes| format!(", on at most {nodes} processors")).unwrap_or_default();
         return Err(Invalid::new("jobs", "none", format!("at least one that ran{on}")));
     };
+    check_length(&jobs, &lines)?;
     count_from_the_first(&mut jobs);
     draw_classes(&mut jobs, seed);
     Ok((Log { nodes: there.unwrap_or(largest), jobs }, left_out))
+}
+
+/// A line of the log, as people count.
+fn place(line: usize) -> String {
+    format!("line {}", line + 1)
+}
+
+/// Checks that the last of them, which stand in these lines, is no longer after the first than can be simulated.
+fn check_length(jobs: &[Submission], lines: &[usize]) -> Result<(), Invalid> {
+    let first = jobs.iter().map(|job| job.submitted).min().unwrap_or(0);
+    match jobs.iter().zip(lines).find(|(job, _)| job.submitted - first > LOG_MAX) {
+        None => Ok(()),
+        Some((job, line)) => {
+            let expected = format!("at most {LOG_MAX} seconds after the first, at {first}");
+            Err(Invalid::new(field(SUBMITTED), job.submitted, expected).within(&place(*line)))
+        }
+    }
 }
 
 /// Puts them in the order of their submission, the first at 0.
@@ -70,38 +104,44 @@ fn count_from_the_first(jobs: &mut [Submission]) {
     }
 }
 
-/// One line; nothing if the job never ran.
-fn job(line: &str, random: &mut Random) -> Result<Option<Submission>, Invalid> {
+/// One line. What is less than a second is a second: a job that ran for half of one ran.
+fn said(line: &str, random: &mut Random) -> Result<Line, Invalid> {
     let fields: Vec<_> = line.split_ascii_whitespace().collect();
     if fields.len() < FIELDS {
         return Err(Invalid::new("numbers", fields.len(), format!("{FIELDS}")));
     }
-    let number = |(field, name): (usize, &str)| {
-        let parsed = fields[field - 1].parse::<f64>().ok();
-        let number = parsed.filter(|number| number.abs() <= NUMBER_MAX).map(|number| number as i64);
-        number.ok_or_else(|| {
-            let expected = format!("a number of at most {NUMBER_MAX}");
-            Invalid::new(format!("{name} (field {field})"), fields[field - 1], expected)
-        })
+    let number = |of: Field, most: f64| {
+        let text = fields[of.0 - 1];
+        let number = text.parse::<f64>().ok().filter(|number| number.abs() <= most);
+        number.ok_or_else(|| Invalid::new(field(of), text, format!("a number of at most {most}")))
     };
-    let submitted = number(SUBMITTED)?;
+    let whole = |of: Field, most: f64| number(of, most).map(|number| number.ceil() as i64);
+    let submitted = number(SUBMITTED, NUMBER_MAX)?.floor() as i64;
     if submitted < 0 {
-        return Err(Invalid::new(SUBMITTED.1, submitted, "at least 0"));
+        return Err(Invalid::new(field(SUBMITTED), submitted, "at least 0"));
     }
-    let run = number(RUN)?;
+    if PARTS.contains(&whole(STATUS, NUMBER_MAX)?) {
+        return Ok(Line::Part);
+    }
+    let run = whole(RUN, JOB_MAX)?;
     // -1 = not known.
     let known = |first: i64, second: i64| if first > 0 { first } else { second };
-    let nodes = known(number(REQUESTED_NODES)?, number(NODES)?);
-    let requested = known(number(REQUESTED_TIME)?, run).max(run);
+    let nodes = known(whole(REQUESTED_NODES, NUMBER_MAX)?, whole(NODES, NUMBER_MAX)?);
+    let requested = known(whole(REQUESTED_TIME, JOB_MAX)?, run).max(run);
     if run <= 0 || nodes <= 0 {
-        return Ok(None);
+        return Ok(Line::NeverRan);
     }
     let many = |_| Invalid::new(NODES.1, nodes, format!("at most {}", u32::MAX));
     let nodes = u32::try_from(nodes).map_err(many)?;
     let [submitted, run, requested] = [submitted, run, requested].map(i64::unsigned_abs);
     let deadline = deadline(submitted, requested, random.part());
     let class = Class::default();
-    Ok(Some(Submission { submitted, run, requested, nodes, deadline, class }))
+    Ok(Line::Job(Submission { submitted, run, requested, nodes, deadline, class }))
+}
+
+/// A field as it is named in what is said about it.
+fn field((number, name): Field) -> String {
+    format!("{name} (field {number})")
 }
 
 /// The first number above 0 that is said of `key`, whatever else is said behind it.
@@ -116,19 +156,33 @@ fn header(text: &str, key: &str) -> Option<u32> {
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { never_ran, too_large } = self;
-        write!(f, "{never_ran} never ran, {too_large} had more processors than the log says it has")
+        let Self { never_ran, too_large, parts } = self;
+        write!(
+            f,
+            "{never_ran} never ran, {too_large} had more processors than the log says it has, {parts} are parts of \
+             jobs that were checkpointed"
+        )
     }
 }
+
+/// Number, from 1 on, and name.
+type Field = (usize, &'static str);
 
 const FIELDS: usize = 18;
 /// Far more seconds or processors than there ever were, and sums stay far from what can be counted.
 const NUMBER_MAX: f64 = 1e12;
-const SUBMITTED: (usize, &str) = (2, "submit time");
-const RUN: (usize, &str) = (4, "run time");
-const NODES: (usize, &str) = (5, "allocated processors");
-const REQUESTED_NODES: (usize, &str) = (8, "requested processors");
-const REQUESTED_TIME: (usize, &str) = (9, "requested time");
+/// Ten years: longer than any job. Deadlines are up to five times as far away.
+const JOB_MAX: f64 = 315_576_000.0;
+/// Fifty years: longer than any log. With such a deadline at its end it is as much as is simulated.
+const LOG_MAX: u64 = 1_577_880_000;
+/// What the status of a checkpointed job's part is: one that goes on, the last one, and the last one of a job that failed.
+const PARTS: [i64; 3] = [2, 3, 4];
+const SUBMITTED: Field = (2, "submit time");
+const RUN: Field = (4, "run time");
+const NODES: Field = (5, "allocated processors");
+const REQUESTED_NODES: Field = (8, "requested processors");
+const REQUESTED_TIME: Field = (9, "requested time");
+const STATUS: Field = (11, "status");
 
 #[cfg(test)]
 mod tests {
@@ -162,8 +216,32 @@ mod tests {
         let last = "5 1040 0 500 2 -1 -1 2 -1 -1 1 1 1 1 1 1 -1 -1\n";
         let (log, left_out) = read_counted(&format!("{LOG}{last}"), 3, 1).unwrap();
         assert_eq!(log.jobs.iter().map(|job| job.nodes).collect::<Vec<_>>(), [4, 16, 2]);
-        assert_eq!(left_out, LeftOut { never_ran: 1, too_large: 1 });
+        assert_eq!(left_out, LeftOut { never_ran: 1, too_large: 1, parts: 0 });
         assert_eq!(read_counted(LOG, 1, 1).unwrap().1, LeftOut::default());
+    }
+
+    // Goal: a checkpointed job is there once. Method: as the format has it, the whole job in a line with its status, and a
+    // line for each of its parts, one that goes on and the last.
+    #[test]
+    fn parts_of_jobs_are_no_jobs() {
+        let whole = "5 1040 0 500 2 -1 -1 2 -1 -1 1 1 1 1 1 1 -1 -1\n";
+        let part = |seconds: u32, status: u32| {
+            format!("5 1040 0 {seconds} 2 -1 -1 2 -1 -1 {status} 1 1 1 1 1 -1 -1\n")
+        };
+        let log = |parts: &[String]| format!("{LOG}{whole}{}", parts.concat());
+        let (with, left_out) =
+            read_counted(&log(&[part(200, 2), part(300, 3), part(300, 4)]), 9, 1).unwrap();
+        assert_eq!(Ok(with), read(&log(&[]), 9, 1));
+        assert_eq!(left_out, LeftOut { never_ran: 1, too_large: 1, parts: 3 });
+    }
+
+    // Goal: who ran for less than a second ran, and what is longer is no shorter than it was.
+    #[test]
+    fn parts_of_a_second_count_as_one() {
+        let log = read(&LOG.replace("  600  4", " 0.6  4"), 9, 1).unwrap();
+        assert_eq!(log.jobs.iter().map(|job| job.run).collect::<Vec<_>>(), [1, 500]);
+        let log = read(&LOG.replace(" 500 16", " 500.1 16"), 9, 1).unwrap();
+        assert_eq!((log.jobs[1].run, log.jobs[1].requested), (501, 501));
     }
 
     #[test]
@@ -199,8 +277,12 @@ mod tests {
         let number = r#"line 5.submit time (field 2): "x" is not accepted; expected a number of at most 1000000000000"#;
         assert_eq!(error("1000", "x"), number);
         assert_eq!(error("1000", "1e13"), number.replace("\"x\"", "\"1e13\""));
-        let negative = r#"line 5.submit time: "-7" is not accepted; expected at least 0"#;
+        let negative = r#"line 5.submit time (field 2): "-7" is not accepted; expected at least 0"#;
         assert_eq!(error("1000", "-7"), negative);
+        let long = r#"line 5.requested time (field 9): "900000000" is not accepted; expected a number of at most 315576000"#;
+        assert_eq!(error("900", "900000000"), long);
+        let late = r#"line 7.submit time (field 2): "1577881001" is not accepted; expected at most 1577880000 seconds after the first, at 1000"#;
+        assert_eq!(error("1020", "1577881001"), late);
         let short = r#"line 5.numbers: "14" is not accepted; expected 18"#;
         assert_eq!(error(" 1 1 -1 -1", ""), short);
         let small = read(&LOG.replace("128", "3"), 9, 1).unwrap_err().to_string();
