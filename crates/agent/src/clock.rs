@@ -1,4 +1,5 @@
-//! The node's clock, as an agent takes it: one that steps for a moment, and back, ends nothing that was assigned.
+//! The node's clock, as an agent takes it, and the broker that of its machine: one that steps for a moment, and back, ends
+//! nothing that was assigned or reserved.
 //!
 //! A step is believed when it has lasted for [`BELIEVED_AFTER`]. Until then time goes on from where it was, as the kernel's
 //! steady clock has it.
@@ -33,16 +34,17 @@ impl Clock {
         let expected = last.saturating_add(steady.saturating_sub(then));
         let back = expected.saturating_since(shown);
         let is_step = back.max(shown.saturating_since(expected)) > STEP;
-        let now = if is_step {
-            let since = *self.doubted_since.get_or_insert(steady);
-            let is_believed = steady.saturating_sub(since) >= BELIEVED_AFTER;
-            self.times_set_back += u64::from(is_believed && back > STEP);
-            if is_believed { shown } else { expected }
-        } else {
-            shown
+        let since = *self.doubted_since.get_or_insert(steady);
+        let is_doubted = is_step && steady.saturating_sub(since) < BELIEVED_AFTER;
+        let now = match (is_step, is_doubted) {
+            (_, true) => expected,
+            (true, false) => shown,
+            // What is a little behind is waited for: time goes back by steps alone.
+            (false, false) => shown.max(last),
         };
-        if now == shown {
+        if !is_doubted {
             self.doubted_since = None;
+            self.times_set_back += u64::from(back > STEP);
         }
         self.last = Some((now, steady));
         now
@@ -107,6 +109,13 @@ mod tests {
             taken([(0, 1_000), (1, 501), (11, 511), (12, 512), (13, 513)]),
             (vec![1_000, 1_001, 511, 512, 513], 1)
         );
+    }
+
+    // As after a step that was doubted: what was shown meanwhile, and is again, differ by what the steady clock is off.
+    #[test]
+    fn a_clock_that_is_a_little_behind_is_waited_for() {
+        let shown = [(0, 1_000), (5, 1_005), (5, 1_004), (6, 1_005), (7, 1_006), (8, 1_007)];
+        assert_eq!(taken(shown), (vec![1_000, 1_005, 1_005, 1_005, 1_006, 1_007], 0));
     }
 
     // A second an hour.

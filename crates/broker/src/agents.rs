@@ -7,6 +7,7 @@
 use crate::core::{Handle, Unavailable};
 use crate::door;
 use crate::programs::{Desks, Report};
+use crate::tcp::linger;
 use keeptime_agent::link::{FromAgent, HOLDING_MAX, LINE_BYTES_MAX, ToAgent, VERSION};
 use keeptime_engine::Input;
 use keeptime_engine::agents::{Act, Order, Session};
@@ -18,6 +19,7 @@ use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -29,8 +31,8 @@ use tokio::time::timeout;
 /// Orders that wait for one agent. One that is further behind is cut off: when it comes back, it is
 /// told what it shall hold then, not how that came about.
 const ORDERS_MAX: usize = 1_024;
-/// Connections beside one for each node: those that are replaced, and strangers.
-pub(crate) const CONNECTIONS_SPARE: usize = 64;
+/// Connections to the socket beside one for each node: those that are replaced, and strangers.
+const CONNECTIONS_SPARE: usize = 64;
 /// Of each text of an agent: people read no further, and why it refuses something is recorded.
 const TEXT_CHARS_MAX: usize = 1_000;
 /// What one node cannot enforce: there are not so many kinds of it.
@@ -203,7 +205,7 @@ enum Ended {
     HungUp,
     #[error("the agent was replaced or cut off")]
     CutOff,
-    #[error("what let it in is good no more")]
+    #[error("what let it in is good no more, or a newer one has its place")]
     Outlived,
     #[error("{0}")]
     Unwelcome(String),
@@ -225,6 +227,11 @@ impl Reception {
     /// How many nodes there are.
     pub fn node_count(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// Whether there is such a node.
+    pub fn knows(&self, node: &Name) -> bool {
+        self.nodes.contains_key(node)
     }
 
     /// Serves whoever connects.
@@ -270,26 +277,21 @@ impl Reception {
         speaker: Speaker,
         outlived: impl Future<Output = ()>,
     ) -> Ended {
-        let Known { node, told, refused, holding } = match self.hello(&mut lines, speaker).await {
-            Ok(hello) => hello,
-            Err(Ended::Unwelcome(reason)) => {
-                tracing::warn!("an agent is not welcome: {reason}");
-                // Whether it hears why or not, it is not taken.
-                let _ = say(&mut write, &ToAgent::Unwelcome { reason: reason.clone() }).await;
-                return Ended::Unwelcome(reason);
-            }
+        let mut outlived = pin!(outlived);
+        let greeted = tokio::select! {
+            greeted = self.greet(&mut lines, &mut write, speaker) => greeted,
+            () = &mut outlived => Err(Ended::Outlived),
+        };
+        let Known { node, told, refused, holding } = match greeted {
+            Ok(known) => known,
             Err(ended) => return ended,
         };
-        let welcome = ToAgent::Welcome { lease_nanos: self.lease };
-        if let Err(error) = say(&mut write, &welcome).await {
-            return error.into();
-        }
         let (session, orders) = self.hub.enter(node, told);
         self.desks.arrived(node, session);
         let ended = tokio::select! {
             ended = self.listen(node, session, refused, holding, lines) => ended,
             ended = pass_on(orders, write) => ended,
-            () = outlived => Err(Ended::Outlived),
+            () = &mut outlived => Err(Ended::Outlived),
         };
         self.hub.leave(node, session);
         // If the broker ends, so does what it knows of the connection.
@@ -297,18 +299,44 @@ impl Reception {
         ended.err().unwrap_or(Ended::HungUp)
     }
 
+    /// Until it has heard that it is welcome, or why not.
+    async fn greet(
+        &self,
+        lines: &mut Lines<impl AsyncRead + Unpin>,
+        write: &mut (impl AsyncWrite + Unpin),
+        speaker: Speaker,
+    ) -> Result<Known, Ended> {
+        let said = self.hello(lines, speaker).await;
+        // It may have been long, and what follows is not.
+        lines.line = Vec::new();
+        match said {
+            Ok(known) => {
+                say(write, &ToAgent::Welcome { lease_nanos: self.lease }).await?;
+                Ok(known)
+            }
+            Err(Ended::Unwelcome(reason)) => {
+                tracing::warn!("an agent is not welcome: {reason}");
+                say(write, &ToAgent::Unwelcome { reason: reason.clone() }).await?;
+                linger(tokio::io::join(&mut lines.reader, write)).await;
+                Err(Ended::Unwelcome(reason))
+            }
+            Err(ended) => Err(ended),
+        }
+    }
+
+    /// Nothing is read of who is no agent. A line is as long as a hello can be, with all that a node may hold.
     async fn hello(
         &self,
         lines: &mut Lines<impl AsyncRead + Unpin>,
         speaker: Speaker,
     ) -> Result<Known, Ended> {
         let refuse = |reason: String| Err(Ended::Unwelcome(reason));
-        let said = timeout(HELLO_WITHIN, lines.next()).await.map_err(|_| Ended::HungUp)??;
         let own = match speaker {
             Speaker::Any => None,
             Speaker::Node(own) => Some(own),
             Speaker::Nobody(why) => return refuse(why),
         };
+        let said = timeout(HELLO_WITHIN, lines.next()).await.map_err(|_| Ended::HungUp)??;
         let Some(FromAgent::Hello {
             version,
             node: name,
@@ -447,6 +475,43 @@ impl<R: AsyncRead + Unpin> Lines<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::testing::Still;
+    use std::future;
+    use tokio::io::DuplexStream;
+
+    /// A connection to a broker that knows no agent yet, and what comes of it.
+    fn connect(
+        speaker: Speaker,
+        outlived: impl Future<Output = ()>,
+    ) -> (DuplexStream, impl Future<Output = ()>) {
+        let Still { topology, hub, handle, .. } = Still::new();
+        let reception = Reception::new(hub, handle, &topology, Nanos::from_secs(10));
+        let (near, far) = tokio::io::duplex(1 << 10);
+        let (read, write) = tokio::io::split(near);
+        let received = async move { reception.receive(read, write, speaker, outlived).await };
+        (far, received)
+    }
+
+    // Goal: who is no agent cannot have the broker read and wait. Method: nothing is said by who is not.
+    #[tokio::test]
+    async fn who_is_no_agent_hears_so_before_saying_anything() {
+        let nobody = Speaker::Nobody("a user's certificate".into());
+        let (far, received) = connect(nobody, future::pending());
+        let hear = async {
+            let mut told = String::new();
+            BufReader::new(far).read_line(&mut told).await.unwrap();
+            told
+        };
+        let ((), told) = tokio::join!(received, hear);
+        assert!(told.contains("a user's certificate"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn a_silent_connection_ends_with_what_let_it_in() {
+        let (_far, received) = connect(Speaker::Node("n1".parse().unwrap()), future::ready(()));
+        let ended = timeout(HELLO_WITHIN / 2, received).await;
+        assert!(ended.is_ok(), "it was waited for its hello");
+    }
 
     fn order(number: u64) -> Order {
         Order { number, act: Act::Withdraw("r1".parse().unwrap()) }

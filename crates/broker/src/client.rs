@@ -37,7 +37,8 @@ use tokio::runtime::Runtime;
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 /// While a request waits for room, it is looked so often whether it still has to.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Who has begun to wait for room asks a broker that went away again after so long.
+/// Who has begun to wait for room asks a broker that went away again after so long, and who has had a page of a list and asked
+/// too often for the next one.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Where requests go.
 const RESERVATIONS: &str = "/v1/reservations";
@@ -314,7 +315,8 @@ impl Client {
         self.get(&with_query(RESERVATIONS, &query))
     }
 
-    /// All reservations that `filter` lets through, however many calls that takes.
+    /// All reservations that `filter` lets through, however many calls that takes. Where these are more than the broker
+    /// answers at once, it waits between them.
     ///
     /// # Errors
     /// If the broker does not answer.
@@ -322,14 +324,27 @@ impl Client {
         &self,
         mut filter: Filter,
     ) -> Result<Vec<Arc<Reservation>>, ClientError> {
-        let mut all = Vec::new();
+        let Listing { reservations: mut all, next } = self.reservations(&filter)?;
+        filter.after = next;
+        while filter.after.is_some() {
+            let Listing { reservations, next } = self.next_page(&filter)?;
+            all.extend(reservations);
+            filter.after = next;
+        }
+        Ok(all)
+    }
+
+    /// Pages count as many requests when they are long: who asked too often for one asks again.
+    fn next_page(&self, filter: &Filter) -> Result<Listing, ClientError> {
+        let began = Instant::now();
         loop {
-            let listing = self.reservations(&filter)?;
-            all.extend(listing.reservations);
-            filter.after = listing.next;
-            if filter.after.is_none() {
-                return Ok(all);
+            match self.reservations(filter) {
+                Err(ClientError::Problem(problem))
+                    if problem.status == StatusCode::TOO_MANY_REQUESTS.as_u16()
+                        && began.elapsed() < self.patience => {}
+                outcome => return outcome,
             }
+            std::thread::sleep(AGAIN_AFTER);
         }
     }
 
@@ -709,5 +724,37 @@ mod tests {
             closed.recv().unwrap();
         }
         broker.join().unwrap();
+    }
+
+    // Goal: a list that is longer than may be asked for at once comes all the same, and who may not ask at all is told so.
+    // Method: a broker that answers too often in between, and then at the beginning.
+    #[test]
+    fn a_list_goes_on_when_it_was_asked_for_too_often() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let page = |next: &str| ("200 OK", format!("{{\"reservations\":[]{next}}}"));
+        let problem = Problem::new(429, "too often", "ada asks too often");
+        let busy = ("429 Too Many Requests", serde_json::to_string(&problem).unwrap());
+        let (first, last) = (page(",\"next\":\"r7\""), page(""));
+        let broker = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let (mut lines, mut writer) = (BufReader::new(&stream).lines(), &stream);
+            let mut asked = Vec::new();
+            for (status, body) in [&first, &busy, &last, &busy] {
+                asked.push(lines.next().unwrap().unwrap());
+                assert!(lines.by_ref().map_while(Result::ok).any(|line| line.is_empty()));
+                let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n", body.len());
+                writer.write_all(format!("{head}\r\n{body}").as_bytes()).unwrap();
+            }
+            asked
+        });
+        let client = Client::new(&socket).unwrap();
+        assert!(client.all_reservations(Filter::default()).unwrap().is_empty());
+        let error = client.all_reservations(Filter::default()).unwrap_err();
+        assert_eq!(error.to_string(), "ada asks too often");
+        let paths: Vec<_> = broker.join().unwrap();
+        let pages = paths.iter().map(|line| line.contains("after=r7"));
+        assert_eq!(pages.collect::<Vec<_>>(), [false, true, true, false], "{paths:?}");
     }
 }

@@ -23,11 +23,14 @@ pub struct Config {
     /// Users who may change everybody's reservations, beside root and the broker's own user.
     #[serde(default)]
     pub operators: Vec<UserName>,
+    /// Whether users of this machine are served who have no name here, each number as a user of its own.
+    #[serde(default)]
+    pub nameless_users: bool,
     /// Requests of one user in a second, in the long run.
     #[serde(default = "requests_per_second")]
     pub requests_per_second: u32,
     /// The fabric in which nodes publish their loads, as the `--name` of the keeptime-fabricd of this machine.
-    /// Without it web sites' nodes are known by their balancers alone.
+    /// Without it agents are asked for the loads of web sites' nodes, of 256 at the most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<String>,
     /// Times and limits.
@@ -106,6 +109,7 @@ impl Config {
             socket: directory.join("broker.sock"),
             agents: directory.join("agents.sock"),
             operators: Vec::new(),
+            nameless_users: false,
             requests_per_second: REQUESTS_PER_SECOND,
             fabric: None,
             policy: PolicyFile::default(),

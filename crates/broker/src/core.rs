@@ -2,6 +2,9 @@
 //! as one step, and its answers and orders leave when that is durable. This is the one place that
 //! reads the clock and hands over to the ledger.
 //!
+//! What is over is so for good. So a clock that steps is believed when that has lasted, as agents do it
+//! ([`keeptime_agent::clock`]), and none that is far behind what is recorded.
+//!
 //! When the disk is full, everything that waits is told, the engine is made anew from the ledger, and
 //! after a second it tries again; agents lose their connection meanwhile and nothing else. Any other
 //! failure to write ends the broker: it starts again from what is durable.
@@ -11,6 +14,7 @@ use crate::feed::Feed;
 use crate::outbox::Outbox;
 use crate::records::{self, Found, RecordError};
 use crate::wire::Happened;
+use keeptime_agent::clock::Clock;
 use keeptime_engine::{
     Answer, Call, CallError, Caller, Cluster, Engine, Event, Input, Moment, Output, Policy, Step,
     Ticket, book,
@@ -34,6 +38,9 @@ const ROOM: usize = 4_096;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long nothing is tried when the disk was full.
 const PAUSE: Duration = Duration::from_secs(1);
+/// A broker begins where its clock is no further behind what is recorded. Its time would stand still for as long, and what it
+/// grants begin only then on nodes whose clocks are right; and other clocks differ by no more than a second.
+const BEHIND_MAX: Nanos = Nanos::from_secs(60);
 /// Batches between two snapshots, or half as many as there are reservations if these are more, so that
 /// snapshots take a constant share of the writing: what a broker that starts reads again takes well under
 /// a second.
@@ -88,6 +95,18 @@ pub enum CoreError {
     /// What is recorded does not make a state.
     #[error("the recorded state cannot be used")]
     State(#[from] Invalid),
+    /// More time is recorded than has passed by the clock.
+    #[error(
+        "the clock shows {shown}, and the ledger's last record is of {recorded}: time would stand still \
+         until then. Set the clock right; or, if it is right by now and was ahead before, have that \
+         recorded by `keeptime broker accept-clock --config FILE`"
+    )]
+    ClockBehind {
+        /// What the clock shows.
+        shown: WallTime,
+        /// When the last record was made.
+        recorded: WallTime,
+    },
 }
 
 /// What leaves when its time has come, or is told that it never will.
@@ -270,10 +289,21 @@ pub struct Core {
     looked: Instant,
     /// Whether somebody has gone since.
     is_somebody_gone: bool,
-    /// When the steady clock began.
-    began: Instant,
+    clocks: Clocks,
     /// When the next step is due if nothing comes in before.
     due: Instant,
+}
+
+/// The clocks of this machine.
+struct Clocks {
+    /// When the steady one began.
+    began: Instant,
+    /// What the other one shows,
+    shown: fn() -> WallTime,
+    /// and how far that is believed.
+    clock: Clock,
+    /// Whether it is far behind the engine's time, and that was told.
+    is_behind: bool,
 }
 
 /// After a failure.
@@ -288,21 +318,32 @@ struct Snapshots {
     /// Of the last that was begun.
     last: Revision,
     is_saving: Arc<AtomicBool>,
+    /// Reservations whose records are to be removed, and with which batch they were forgotten.
     forgotten: Vec<(Revision, Subject)>,
+    /// Up to which revision they are.
+    removed_to: Arc<AtomicU64>,
 }
 
 impl Core {
     /// Makes the engine from what `writer`'s ledger holds.
     ///
     /// # Errors
-    /// If it cannot be read or understood.
+    /// If it cannot be read or understood, or is further than the clock.
     pub fn new(
         cluster: Cluster,
         policy: Policy,
         writer: Writer,
         hub: Arc<Hub>,
     ) -> Result<(Self, Handle, Feed, Arc<Counters>), CoreError> {
-        let found = writer.call(|ledger| records::find(ledger))??;
+        let (found, left_over) = writer.call(|ledger| -> Result<_, RecordError> {
+            Ok((records::find(ledger)?, records::left_over(ledger)?))
+        })??;
+        let mut clocks = Clocks::new();
+        let Moment { wall: shown, steady } = clocks.moment();
+        let recorded = found.last.unwrap_or(shown);
+        if recorded.saturating_since(shown) > BEHIND_MAX {
+            return Err(CoreError::ClockBehind { shown, recorded });
+        }
         let (messages, received) = channel();
         let room = || Arc::new(Semaphore::new(ROOM));
         let handle = Handle { messages, room: room(), agents_room: room() };
@@ -310,11 +351,13 @@ impl Core {
         let snapshots = Snapshots {
             last: writer.status().snapshot.unwrap_or_default(),
             is_saving: Arc::default(),
-            forgotten: found.forgotten.clone(),
+            forgotten: left_over.iter().chain(&found.forgotten).copied().collect(),
+            removed_to: Arc::default(),
         };
         let head = found.head;
-        let began = Instant::now();
-        let (engine, first) = restore(&cluster, &policy, found, began)?;
+        let moment = Moment { wall: shown.max(recorded), steady };
+        let (engine, first) = restore(&cluster, &policy, found, moment)?;
+        let began = clocks.began;
         let mut core = Self {
             engine,
             cluster,
@@ -334,10 +377,13 @@ impl Core {
             snapshots,
             looked: began,
             is_somebody_gone: false,
-            began,
+            clocks,
             due: began,
         };
         core.carry_out(first)?;
+        if !left_over.is_empty() {
+            core.finish_compaction();
+        }
         Ok((core, handle, feed, counters))
     }
 
@@ -445,9 +491,10 @@ impl Core {
 
     /// Carries out `input`; tells how long the engine took for it.
     fn step(&mut self, input: Input) -> Result<Nanos, CoreError> {
-        let start = Instant::now();
-        let step = self.engine.step(moment(self.began), input);
+        let (moment, start) = (self.clocks.moment(), Instant::now());
+        let step = self.engine.step(moment, input);
         let took = Nanos::from(start.elapsed());
+        self.clocks.compare(moment.wall, self.engine.now());
         let idle = self.engine.idle().map(|idle| Duration::from_nanos(idle.get()));
         self.due = start + idle.unwrap_or(LOOK_EVERY).min(LOOK_EVERY);
         self.counters.steps.fetch_add(1, Ordering::Relaxed);
@@ -550,10 +597,16 @@ impl Core {
         self.attempt += 1;
         self.tell_all(&Unavailable::Unrecorded { reason: Arc::clone(&reason) });
         self.hub.disconnect_all();
-        let found = self.writer.call(|ledger| records::find(ledger))??;
+        let (found, compacted_to) = self.writer.call(|ledger| -> Result<_, RecordError> {
+            Ok((records::find(ledger)?, ledger.status().compacted_to))
+        })??;
         self.head = found.head;
-        self.snapshots.forgotten = found.forgotten.clone();
-        let (engine, first) = restore(&self.cluster, &self.policy, found, self.began)?;
+        // What was forgotten later may not have happened.
+        self.snapshots.forgotten.retain(|(revision, _)| *revision <= compacted_to);
+        self.snapshots.forgotten.extend(&found.forgotten);
+        let Moment { wall, steady } = self.clocks.moment();
+        let moment = Moment { wall: wall.max(self.engine.now()), steady };
+        let (engine, first) = restore(&self.cluster, &self.policy, found, moment)?;
         self.engine = engine;
         self.due = Instant::now();
         self.pause = Some(Pause { until: Instant::now() + PAUSE, reason, first });
@@ -587,58 +640,82 @@ impl Core {
             return;
         }
         self.snapshots.last = self.head;
-        // What all kept snapshots covered at the last compaction is gone.
-        let compacted_to = self.writer.status().compacted_to;
-        self.snapshots.forgotten.retain(|(revision, _)| *revision > compacted_to);
-        let saving = Saving {
-            book: self.engine.book().snapshot(),
-            revision: self.head,
-            forgotten: self.snapshots.forgotten.iter().map(|(_, subject)| *subject).collect(),
-            writer: self.writer.clone(),
-            counters: Arc::clone(&self.counters),
-            is_saving: Arc::clone(&self.snapshots.is_saving),
-        };
+        let saving = self.saving(Some((self.head, self.engine.book().snapshot())));
         self.leave(Box::new(move |outcome| {
             if outcome.is_ok() {
                 saving.start();
             }
         }));
     }
+
+    /// Removes what another broker was about to remove when it ended.
+    fn finish_compaction(&mut self) {
+        if !self.snapshots.is_saving.swap(true, Ordering::AcqRel) {
+            self.saving(None).start();
+        }
+    }
+
+    fn saving(&mut self, snapshot: Option<(Revision, book::Snapshot)>) -> Saving {
+        let removed_to = Revision::new(self.snapshots.removed_to.load(Ordering::Acquire));
+        self.snapshots.forgotten.retain(|(revision, _)| *revision > removed_to);
+        Saving {
+            snapshot,
+            forgotten: self.snapshots.forgotten.iter().map(|(_, subject)| *subject).collect(),
+            writer: self.writer.clone(),
+            counters: Arc::clone(&self.counters),
+            is_saving: Arc::clone(&self.snapshots.is_saving),
+            removed_to: Arc::clone(&self.snapshots.removed_to),
+        }
+    }
 }
 
-/// A snapshot that is to be saved. Whatever becomes of it, the one before is still there, and the next is
-/// tried later.
+/// A snapshot that is to be saved, and what all snapshots cover then, to be removed. Whatever becomes of it, the one before is
+/// still there, and the next is tried later.
 struct Saving {
-    book: book::Snapshot,
-    revision: Revision,
+    /// Of which revision; nothing where there is to be no new one.
+    snapshot: Option<(Revision, book::Snapshot)>,
     forgotten: Vec<Subject>,
     writer: Writer,
     counters: Arc<Counters>,
     is_saving: Arc<AtomicBool>,
+    /// Up to which revision the records of all that was forgotten are gone.
+    removed_to: Arc<AtomicU64>,
 }
 
 impl Saving {
     /// On a thread of its own.
     fn start(self) {
-        let revision = self.revision;
         let thread = std::thread::Builder::new().name("snapshot".into());
         if let Err(error) = thread.spawn(move || self.run()) {
-            tracing::warn!("no snapshot of revision {revision}: {error}");
+            tracing::warn!("no snapshot, and nothing is compacted: {error}");
         }
     }
 
     fn run(mut self) {
-        match self.save() {
-            Ok(()) => drop(self.counters.snapshots.fetch_add(1, Ordering::Relaxed)),
-            Err(error) => tracing::warn!("no snapshot of revision {}: {error}", self.revision),
+        if let Some((revision, book)) = self.snapshot.take() {
+            match self.save(revision, book) {
+                Ok(()) => drop(self.counters.snapshots.fetch_add(1, Ordering::Relaxed)),
+                Err(error) => return tracing::warn!("no snapshot of revision {revision}: {error}"),
+            }
+        }
+        match self.writer.compact(std::mem::take(&mut self.forgotten)) {
+            // Nobody else compacts.
+            Ok(_) => {
+                let removed_to = self.writer.status().compacted_to;
+                self.removed_to.store(removed_to.get(), Ordering::Release);
+            }
+            Err(error) => tracing::warn!("what snapshots cover stays for now: {error}"),
         }
     }
 
-    fn save(&mut self) -> Result<(), Box<dyn std::error::Error>> {
-        let state = serde_json::to_vec(&self.book)?;
-        self.writer.save_snapshot(Snapshot { revision: self.revision, state })?;
-        self.writer.compact(std::mem::take(&mut self.forgotten))?;
-        Ok(())
+    fn save(
+        &self,
+        revision: Revision,
+        book: book::Snapshot,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        let state = serde_json::to_vec(&book)?;
+        drop(book);
+        Ok(self.writer.save_snapshot(Snapshot { revision, state })?)
     }
 }
 
@@ -652,18 +729,36 @@ fn restore(
     cluster: &Cluster,
     policy: &Policy,
     found: Found,
-    began: Instant,
+    moment: Moment,
 ) -> Result<(Engine, Step), Invalid> {
-    let (cluster, policy, moment) = (cluster.clone(), policy.clone(), moment(began));
+    let (cluster, policy) = (cluster.clone(), policy.clone());
     Engine::restore(cluster, policy, found.snapshot, found.events, moment)
 }
 
-/// Now by both clocks.
-fn moment(began: Instant) -> Moment {
-    Moment { wall: now(), steady: began.elapsed().into() }
+impl Clocks {
+    fn new() -> Self {
+        Self { began: Instant::now(), shown: now, clock: Clock::default(), is_behind: false }
+    }
+
+    /// Now by both.
+    fn moment(&mut self) -> Moment {
+        let steady = Nanos::from(self.began.elapsed());
+        Moment { wall: self.clock.read((self.shown)(), steady), steady }
+    }
+
+    /// Says so when the wall clock was set back far behind the engine's time.
+    fn compare(&mut self, wall: WallTime, engine: WallTime) {
+        let is_behind = engine.saturating_since(wall) > BEHIND_MAX;
+        if is_behind && !self.is_behind {
+            tracing::error!(
+                "the clock was set back to {wall}: nothing begins or ends until it shows {engine} again"
+            );
+        }
+        self.is_behind = is_behind;
+    }
 }
 
-/// Now, by the clock of this machine.
+/// Now, as the clock of this machine shows it.
 pub fn now() -> WallTime {
     SystemTime::now().into()
 }
@@ -707,8 +802,9 @@ pub(crate) mod testing {
 mod tests {
     use super::testing::Still;
     use super::*;
-    use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources};
+    use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources, State};
     use keeptime_model::units::CpuPpm;
+    use std::cell::Cell;
     use std::task::{Context, Waker};
 
     /// What the thread does with one message.
@@ -741,6 +837,39 @@ mod tests {
         receive_one(&mut core);
         assert_eq!((core.engine.waiting_count(), core.askers.len()), (0, 0));
         assert!(core.messages.try_recv().is_err());
+    }
+
+    // Goal: a clock that is wrong for a moment ends nothing, and none that shows so much later is taken for one that was set
+    // back. Method: it is a day ahead for as long as one step takes; the reservation is over by then.
+    #[test]
+    fn a_clock_that_is_ahead_for_a_moment_ends_nothing() {
+        thread_local!(static AHEAD: Cell<Nanos> = const { Cell::new(Nanos::from_secs(0)) });
+        let Still { mut core, handle, .. } = Still::new();
+        core.clocks.shown = || now().saturating_add(AHEAD.get());
+        let nodes = NodeChoice::Named(vec!["n1".parse().unwrap()]);
+        let cpu_ppm = CpuPpm::from_percent(10);
+        let resources = Resources { nodes, cpu_ppm, ..Resources::nothing() };
+        let hour = Nanos::from_secs(3_600);
+        let request = Request {
+            // Far enough ahead that no agent has to be there.
+            from_unix_nanos: Some(now().saturating_add(hour)),
+            duration_nanos: Some(hour),
+            ..Request::new(Ask::Resources(resources))
+        };
+        let call = Call::Reserve { key: "later".parse().unwrap(), request };
+        let caller = Caller { user: "ada".parse().unwrap(), operator: false };
+        let mut asking = Box::pin(handle.call(caller, call));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(asking.as_mut().poll(&mut context).is_pending());
+        receive_one(&mut core);
+        for ahead in [86_400, 0] {
+            AHEAD.set(Nanos::from_secs(ahead));
+            core.step(Input::Passed).unwrap();
+            let found = core.engine.book().reservations().values().next().unwrap();
+            assert_eq!(found.state, State::Granted, "{ahead} s ahead");
+            assert!(core.engine.now().saturating_since(now()) < hour);
+        }
+        assert_eq!(core.engine.clock_steps_back(), 0);
     }
 
     // Goal: what users keep everybody waiting for is noted, and of operators nothing. Method: a call that comes to nothing.

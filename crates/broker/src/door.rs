@@ -2,6 +2,7 @@
 //! who a certificate or a token says: [`crate::tcp`].
 
 use keeptime_engine::Caller;
+use keeptime_linux::syscall::SyscallError;
 use keeptime_linux::users;
 use keeptime_model::reservation::UserName;
 use std::collections::BTreeSet;
@@ -17,10 +18,13 @@ impl Operators {
     }
 
     /// The user with this number. May ask a directory service, as [`users::name_of`].
-    pub fn caller(&self, uid: u32) -> Caller {
-        let user = users::name_of(uid);
+    ///
+    /// # Errors
+    /// If nobody can tell now who that is.
+    pub fn caller(&self, uid: u32) -> Result<Caller, SyscallError> {
+        let user = users::name_of(uid)?;
         let operator = is_own(uid) || self.0.contains(&user);
-        Caller { user, operator }
+        Ok(Caller { user, operator })
     }
 
     /// The user of this name, who came over the network: an operator only if named as one. What root
@@ -29,6 +33,12 @@ impl Operators {
         let operator = self.0.contains(&user);
         Caller { user, operator }
     }
+}
+
+/// Whether `user`, which the user with this number is called, is no name but that number. On most machines everybody has
+/// 65,536 such numbers beside their own (subuid(5)), and can be at the other end as any of them.
+pub fn is_nameless(uid: u32, user: &UserName) -> bool {
+    user.as_str() == format!("uid-{uid}")
 }
 
 /// Whether an agent may run as this user.
@@ -50,11 +60,13 @@ mod tests {
     #[test]
     fn root_and_the_named_are_operators_and_strangers_have_a_name() {
         let operators = Operators::new([format!("uid-{STRANGER}").parse().unwrap()]);
-        assert!(operators.caller(0).operator);
-        assert_eq!(operators.caller(0).user.as_str(), "root");
-        assert!(operators.caller(STRANGER).operator);
-        let other = Operators::default().caller(STRANGER);
+        assert!(operators.caller(0).unwrap().operator);
+        assert_eq!(operators.caller(0).unwrap().user.as_str(), "root");
+        assert!(operators.caller(STRANGER).unwrap().operator);
+        let other = Operators::default().caller(STRANGER).unwrap();
         assert_eq!((other.user.to_string(), other.operator), (format!("uid-{STRANGER}"), false));
+        assert!(is_nameless(STRANGER, &other.user) && !is_nameless(1, &other.user));
+        assert!(!is_nameless(0, &operators.caller(0).unwrap().user));
         assert!(!may_be_agent(STRANGER));
         let far = |name: &str| operators.named(name.parse().unwrap()).operator;
         assert!(far(&format!("uid-{STRANGER}")) && !far("root"), "root is so on its machine alone");

@@ -81,29 +81,39 @@ impl Feed {
         self.head.subscribe()
     }
 
-    /// What happened after `after`, in order; some of it, if that is much. Blocks only if it has to
-    /// ask the ledger.
-    ///
-    /// # Errors
-    /// If it was compacted, or the ledger cannot be read.
-    pub fn read(&self, writer: &Writer, after: Revision) -> Result<Vec<Happened>, FeedError> {
-        {
-            let recent = lock(&self.recent);
-            if after >= recent.after {
-                return Ok(recent.read(after));
-            }
-        }
-        let entries = writer.call(move |ledger| ledger.read(after, READ_BATCHES))?;
-        let entries = entries.map_err(|error| match error {
-            LedgerError::Compacted { compacted_to, .. } => FeedError::Gone { compacted_to },
-            other => FeedError::Writer(other.into()),
-        })?;
-        let mut all = Vec::new();
-        for entry in entries {
-            all.extend(happened(entry)?);
-        }
-        Ok(all)
+    /// The batches after `after`, in order, where they are in memory; some of them, if that is much. Nothing where they are
+    /// older than that: [`of_ledger`] has these.
+    pub fn recent(&self, after: Revision) -> Option<Vec<Arc<[Happened]>>> {
+        let recent = lock(&self.recent);
+        (after >= recent.after).then(|| recent.read(after))
     }
+}
+
+/// Batches of the ledger, and how long they are there.
+#[derive(Debug, Default)]
+pub struct Old {
+    /// In order.
+    pub batches: Vec<Arc<[Happened]>>,
+    /// Bytes of their records.
+    pub bytes: usize,
+}
+
+/// Some of the batches after `after`, as the ledger has them. Blocks, and so does what is to be recorded meanwhile.
+///
+/// # Errors
+/// If they were compacted, or the ledger cannot be read.
+pub fn of_ledger(writer: &Writer, after: Revision) -> Result<Old, FeedError> {
+    let entries = writer.call(move |ledger| ledger.read(after, READ_BATCHES))?;
+    let entries = entries.map_err(|error| match error {
+        LedgerError::Compacted { compacted_to, .. } => FeedError::Gone { compacted_to },
+        other => FeedError::Writer(other.into()),
+    })?;
+    let mut old = Old::default();
+    for entry in entries {
+        old.bytes += entry.batch.bytes();
+        old.batches.push(happened(entry)?.into());
+    }
+    Ok(old)
 }
 
 impl Recent {
@@ -118,7 +128,7 @@ impl Recent {
     }
 
     /// As much as one read of the ledger would return.
-    fn read(&self, after: Revision) -> Vec<Happened> {
+    fn read(&self, after: Revision) -> Vec<Arc<[Happened]>> {
         let skipped = (after.get() - self.after.get()) as usize;
         let (mut all, mut bytes) = (Vec::new(), 0);
         for kept in self.batches.iter().skip(skipped).take(READ_BATCHES) {
@@ -126,7 +136,7 @@ impl Recent {
                 break;
             }
             bytes += kept.bytes;
-            all.extend_from_slice(&kept.happened);
+            all.push(Arc::clone(&kept.happened));
         }
         all
     }
@@ -176,13 +186,16 @@ mod tests {
     fn watched(writer: &Writer, feed: &Feed) -> u64 {
         let (mut after, mut seen) = (Revision::ZERO, 0);
         loop {
-            let read = feed.read(writer, after).unwrap();
-            let Some(last) = read.last() else { return seen };
-            after = Revision::new(last.revision);
-            for happened in read {
+            let recent = feed.recent(after);
+            let read = recent.unwrap_or_else(|| of_ledger(writer, after).unwrap().batches);
+            if read.is_empty() {
+                return seen;
+            }
+            for happened in read.iter().flat_map(|batch| batch.iter()) {
                 seen += 1;
                 assert_eq!(happened.revision, seen);
             }
+            after = Revision::new(seen);
         }
     }
 
@@ -198,7 +211,8 @@ mod tests {
         // Their bytes are bounded, too: those that are kept, and those that one read returns.
         let (writer, feed) = fed(10, RECENT_BYTES_MAX / 4);
         assert_eq!(lock(&feed.recent).batches.len(), 4);
-        assert_eq!(feed.read(&writer, Revision::new(6)).unwrap().len(), 1);
+        assert_eq!(feed.recent(Revision::new(6)).unwrap().len(), 1);
+        assert!(feed.recent(Revision::new(5)).is_none(), "they are older");
         assert_eq!(watched(&writer, &feed), 10);
     }
 }

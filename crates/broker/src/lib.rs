@@ -14,7 +14,8 @@
 //! * [`tcp`]: the door over the network: TLS, certificates and tokens;
 //! * [`http`]: the interface; [`wire`]: its JSON; [`words`]: the same for people; [`metrics`];
 //! * [`client`]: the other end; [`remote`]: where it finds the broker;
-//! * [`config`], [`server`]: the daemon; `vital`: tasks whose end is that of it.
+//! * [`config`], [`server`]: the daemon; `impatient`: who does not read is let go; `vital`: tasks whose end is
+//!   that of it.
 #![forbid(unsafe_code)]
 
 pub mod agents;
@@ -24,6 +25,7 @@ pub mod core;
 pub mod door;
 pub mod feed;
 pub mod http;
+mod impatient;
 pub mod loads;
 pub mod metrics;
 pub mod node_loads;

@@ -38,6 +38,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A reservation that is just being changed is tried again so often, after so long.
 const BUSY_TRIES: u32 = 100;
 const BUSY_WAIT: Duration = Duration::from_millis(10);
+/// After so long it is tried again what cannot be done for the moment, for as long as somebody asks for it: a disk is full for
+/// as long as it is.
+const AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 /// One for each job that has ranks.
 pub struct Desks {
@@ -97,13 +100,25 @@ struct Arrival {
 struct Open {
     desk: Desk,
     heard: BTreeMap<NodeIndex, Session>,
+    /// Whose last report is not answered yet.
+    askers: BTreeMap<NodeIndex, Asker>,
+    /// Whether something is to be done that could not be.
+    is_behind: bool,
 }
 
 /// Where an answer goes.
 struct Asker {
-    node: NodeIndex,
     session: Session,
     number: u64,
+}
+
+/// Why a reservation cannot be looked at, or extended.
+#[derive(Debug)]
+enum Obstacle {
+    /// Nobody can say now: that is no answer to what is asked for.
+    NotNow,
+    /// In the user's words.
+    Refused(String),
 }
 
 impl Desks {
@@ -185,25 +200,29 @@ impl Desks {
     }
 
     async fn serve(&self, handle: reservation::Handle, mut reports: Receiver<Said>) {
-        let mut desk = Open::default();
+        let mut open = Open::default();
         loop {
-            match timeout(IDLE_MAX, reports.recv()).await {
+            let mut all = Vec::new();
+            let patience = if open.is_behind { AGAIN_AFTER } else { IDLE_MAX };
+            match timeout(patience, reports.recv()).await {
                 Ok(Some(first)) => {
-                    let mut all = vec![first];
+                    all.push(first);
                     while let Ok(next) = reports.try_recv() {
                         all.push(next);
                     }
-                    self.place.hear(handle, &mut desk, all).await;
                 }
                 Ok(None) => return,
+                Err(_) if open.is_behind => {}
                 Err(_) => {
-                    let mut open = lock(&self.open);
-                    if desk.desk.is_idle() && reports.is_empty() {
-                        open.remove(&handle);
+                    let mut desks = lock(&self.open);
+                    if open.desk.is_idle() && reports.is_empty() {
+                        desks.remove(&handle);
                         return;
                     }
+                    continue;
                 }
             }
+            self.place.hear(handle, &mut open, all).await;
         }
     }
 }
@@ -217,10 +236,13 @@ impl Place {
     /// Nodes that have no part in the reservation have no say in it.
     async fn hear(&self, handle: reservation::Handle, open: &mut Open, all: Vec<Said>) {
         let job = handle.job();
+        open.is_behind = false;
         let grant = match self.live(handle).await {
             Ok(live) => live.grant,
-            Err(why) => {
-                open.desk = Desk::default();
+            // The broker ends. The next one hears all of it again.
+            Err(Obstacle::NotNow) => return,
+            Err(Obstacle::Refused(why)) => {
+                (open.desk, open.askers) = (Desk::default(), BTreeMap::new());
                 let reports = all.iter().filter_map(|said| match said {
                     Said::Report(report) => Some(report),
                     Said::Silence(..) => None,
@@ -229,7 +251,6 @@ impl Place {
             }
         };
         open.desk.keep_to(&grant.nodes);
-        let mut askers = Vec::new();
         for said in all {
             let (node, session) = said.from();
             let name = self.nodes.get(&node).filter(|name| grant.nodes.contains(name));
@@ -240,7 +261,8 @@ impl Place {
                 (Said::Report(Report { number, ranks, .. }), Some(name)) => {
                     open.heard.insert(node, session);
                     open.desk.report(name, ranks);
-                    askers.push(Asker { node, session, number });
+                    // What is answered to the last one is about all that it asks for.
+                    open.askers.insert(node, Asker { session, number });
                 }
                 (Said::Silence(..), Some(name)) if open.heard.get(&node) < Some(&session) => {
                     open.desk.report(name, Vec::new());
@@ -248,33 +270,45 @@ impl Place {
                 (Said::Silence(..), _) => {}
             }
         }
-        self.work(handle, &mut open.desk, &askers).await;
+        self.work(handle, open).await;
     }
 
-    /// Has the reservation extended until nothing is left to do, and answers.
-    async fn work(&self, handle: reservation::Handle, desk: &mut Desk, askers: &[Asker]) {
+    /// Has the reservation extended until nothing is left to do, and answers. As long as that cannot be done nobody is
+    /// answered: agents say that they wait, and what was granted holds.
+    async fn work(&self, handle: reservation::Handle, open: &mut Open) {
+        let Open { desk, askers, is_behind, .. } = open;
         loop {
             let Live { owner, grant, since, profile } = match self.live(handle).await {
                 Ok(live) => live,
-                Err(why) => {
+                Err(Obstacle::NotNow) => return,
+                Err(Obstacle::Refused(why)) => {
                     return self.answer_all(handle, askers, |node| desk.refused(node, &why));
                 }
             };
             let address = |name: &Name| self.addresses.get(name).copied();
             let addresses: Vec<_> =
                 grant.nodes.iter().map(|n| address(n).unwrap_or(Ipv4Addr::UNSPECIFIED)).collect();
-            // Of a reservation that is younger than this broker, nobody asked another one for anything.
-            let is_early = since < self.began && Instant::now() < self.early_until;
+            // Of a reservation that is younger than this broker, nobody asked another one for anything. One of a time to come
+            // is older: its broker's clock was ahead.
+            let is_older = since < self.began || since > dates::now();
+            let is_early = is_older && Instant::now() < self.early_until;
             let (grant, addresses, profile) = (&grant, addresses.as_slice(), &profile);
             let situation = Situation { grant, addresses, is_early, profile };
             let Step::Extend(key, extension) = desk.next(&situation) else {
                 return self.answer_all(handle, askers, |node| desk.answers(node, &situation));
             };
-            let outcome = self.extend(handle, &owner, extension).await;
-            if key.is_none() && outcome.is_err() {
+            let outcome = match self.extend(handle, &owner, extension).await {
+                Ok(()) => Ok(()),
+                Err(Obstacle::NotNow) => {
+                    *is_behind = true;
+                    return;
+                }
                 // What nobody asks for any more stays until something is said again.
-                return self.answer_all(handle, askers, |node| desk.answers(node, &situation));
-            }
+                Err(Obstacle::Refused(_)) if key.is_none() => {
+                    return self.answer_all(handle, askers, |node| desk.answers(node, &situation));
+                }
+                Err(Obstacle::Refused(why)) => Err(why),
+            };
             desk.tried(key.as_ref(), outcome);
         }
     }
@@ -292,7 +326,8 @@ impl Place {
         self.core.read(find).await
     }
 
-    async fn live(&self, handle: reservation::Handle) -> Result<Live, String> {
+    /// Waits while the broker is too busy to look.
+    async fn live(&self, handle: reservation::Handle) -> Result<Live, Obstacle> {
         let find = move |engine: &keeptime_engine::Engine| {
             let book = engine.book();
             let found = Arc::clone(book.reservations().get(&handle)?);
@@ -300,8 +335,15 @@ impl Place {
             let profile = JobProfile::of(found.grant.as_ref(), known);
             Some((found, profile))
         };
-        let found = self.core.read(find).await.map_err(|error| error.to_string())?;
-        let (found, profile) = found.ok_or_else(|| CallError::NotFound { handle }.to_string())?;
+        let found = loop {
+            match self.core.read(find).await {
+                Ok(found) => break found,
+                Err(why) if why.is_passing() => sleep(AGAIN_AFTER).await,
+                Err(_) => return Err(Obstacle::NotNow),
+            }
+        };
+        let refused = |error: CallError| Obstacle::Refused(error.to_string());
+        let (found, profile) = found.ok_or_else(|| refused(CallError::NotFound { handle }))?;
         let Reservation { owner, state, grant, since_unix_nanos: since, .. } =
             Arc::unwrap_or_clone(found);
         match grant.filter(|_| state.is_live()) {
@@ -309,7 +351,7 @@ impl Place {
                 let owner = Caller { user: owner, operator: false };
                 Ok(Live { owner, grant, since, profile })
             }
-            None => Err(CallError::Over { handle, state }.to_string()),
+            None => Err(refused(CallError::Over { handle, state })),
         }
     }
 
@@ -318,30 +360,31 @@ impl Place {
         handle: reservation::Handle,
         owner: &Caller,
         extension: Extension,
-    ) -> Result<(), String> {
+    ) -> Result<(), Obstacle> {
         for _ in 0..BUSY_TRIES {
             let call = Call::Extend { handle, extension: extension.clone() };
-            let outcome = self.core.call(owner.clone(), call).await;
-            match outcome.map_err(|error| error.to_string())? {
-                Ok(_) => return Ok(()),
-                Err(error) if matches!(*error, CallError::Busy { .. }) => sleep(BUSY_WAIT).await,
-                Err(error) => return Err(error.to_string()),
+            match self.core.call(owner.clone(), call).await {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(error)) => match *error {
+                    CallError::Busy { .. } => sleep(BUSY_WAIT).await,
+                    error => return Err(Obstacle::Refused(error.to_string())),
+                },
+                Err(_) => return Err(Obstacle::NotNow),
             }
         }
-        Err(CallError::Busy { handle }.to_string())
+        Err(Obstacle::NotNow)
     }
 
     fn answer_all(
         &self,
         handle: reservation::Handle,
-        askers: &[Asker],
+        askers: &mut BTreeMap<NodeIndex, Asker>,
         answers: impl Fn(&Name) -> BTreeMap<u32, RankAnswer>,
     ) {
-        for Asker { node, session, number } in askers {
-            let Some(name) = self.nodes.get(node) else { continue };
-            let (job, answers) = (handle.job(), answers(name));
-            let said = ToAgent::Programs { number: *number, job, answers };
-            self.hub.tell(*node, *session, said);
+        for (node, Asker { session, number }) in std::mem::take(askers) {
+            let Some(name) = self.nodes.get(&node) else { continue };
+            let said = ToAgent::Programs { number, job: handle.job(), answers: answers(name) };
+            self.hub.tell(node, session, said);
         }
     }
 
@@ -375,6 +418,10 @@ impl std::fmt::Debug for Desks {
 mod tests {
     use super::*;
     use crate::core::testing::Still;
+    use keeptime_model::assignment::TrafficClass;
+    use keeptime_model::pattern::Pattern;
+    use keeptime_model::units::CpuPpm;
+    use keeptime_mpiqos::wire::{Ask, Communicator, Terms};
 
     /// Longer than any look takes.
     const SOON: Duration = Duration::from_secs(60);
@@ -389,6 +436,38 @@ mod tests {
                 () = std::future::ready(()) => {}
             }
         }
+    }
+
+    // Goal: what a running program was granted is not given back because the broker is crowded for a moment, after which the
+    // first node to report would be the only one known. Method: a desk of a rank, which is to hear nothing new.
+    #[tokio::test]
+    async fn a_desk_is_kept_while_the_broker_is_crowded() {
+        let Still { topology, core, handle, hub, .. } = Still::new();
+        let desks = Desks::new(handle.clone(), hub, &topology);
+        let mut open = Open::default();
+        let terms = Terms {
+            class: TrafficClass::BestEffort,
+            bits_per_second: Default::default(),
+            message_bytes_max: Default::default(),
+            cpu_ppm: CpuPpm::from_percent(30),
+            disk_read_bytes_per_second: Default::default(),
+            disk_write_bytes_per_second: Default::default(),
+            within_nanos: Default::default(),
+            paced: true,
+        };
+        let communicator = Communicator { members: vec![0], index: 0, talk: Pattern::AllToAll };
+        let asks = vec![Ask { communicator, change: 1, terms, seen: None }];
+        let rank = RankState { number: 0, size: 1, asks };
+        open.desk.report(&"n1".parse().unwrap(), vec![rank]);
+        crowd(&handle).await;
+        let one = reservation::Handle::new(1);
+        let heard = timeout(2 * AGAIN_AFTER, desks.place.hear(one, &mut open, Vec::new())).await;
+        assert!(heard.is_err() && !open.desk.is_idle(), "it waits");
+        let thread = std::thread::spawn(move || core.run());
+        timeout(SOON, desks.place.hear(one, &mut open, Vec::new())).await.unwrap();
+        assert!(open.desk.is_idle(), "there is no such reservation");
+        handle.stop();
+        thread.join().unwrap().unwrap();
     }
 
     #[tokio::test]

@@ -16,6 +16,8 @@ const READ_BATCHES: usize = 1_000;
 const HISTORY_LAST: usize = 1_000;
 /// Records from the beginning of a longer one: who asked, what was decided on which grounds, and how it began.
 const HISTORY_FIRST: usize = 16;
+/// The kind of the last record about a reservation.
+const FORGOTTEN: &str = "forgotten";
 
 /// Everything that a ledger says about the state.
 #[derive(Debug, Default)]
@@ -26,7 +28,10 @@ pub struct Found {
     pub events: Vec<(WallTime, Event)>,
     /// After the last batch.
     pub head: Revision,
-    /// Reservations that were forgotten, and with which batch: their records can be compacted.
+    /// When the last record was made; nothing if it is not kept.
+    pub last: Option<WallTime>,
+    /// Reservations that were forgotten since the ledger was compacted, and with which batch: their records can be
+    /// compacted.
     pub forgotten: Vec<(Revision, Subject)>,
 }
 
@@ -129,8 +134,9 @@ pub fn find(ledger: &dyn Ledger) -> Result<Found, RecordError> {
         after = last.revision;
         for entry in &entries {
             for record in entry.batch.records() {
+                found.last = Some(record.time);
                 // What a snapshot covers is read for what was forgotten alone.
-                if entry.revision <= covered && record.kind.as_str() != "forgotten" {
+                if entry.revision <= covered && record.kind.as_str() != FORGOTTEN {
                     continue;
                 }
                 let event = read_event(entry.revision, record)?;
@@ -143,6 +149,30 @@ pub fn find(ledger: &dyn Ledger) -> Result<Found, RecordError> {
             }
         }
     }
+}
+
+/// Reservations that were forgotten and are not gone, though the ledger was compacted beyond that: a broker ended, or its disk
+/// was full, while it did so. Of each the record that says so goes last. O(what is kept of what was compacted).
+///
+/// # Errors
+/// If the ledger cannot be read.
+pub fn left_over(ledger: &dyn Ledger) -> Result<Vec<(Revision, Subject)>, LedgerError> {
+    ledger.kept(FORGOTTEN)
+}
+
+/// Records that the clock is right, which shows `now`, where the last record is of later: so brokers go on from now. What that
+/// was, if it was so.
+///
+/// # Errors
+/// If the ledger cannot be read or written.
+pub fn accept_clock(
+    ledger: &mut dyn Ledger,
+    now: WallTime,
+) -> Result<Option<WallTime>, RecordError> {
+    let Some(recorded) = find(ledger)?.last.filter(|last| *last > now) else { return Ok(None) };
+    let event = Event::ClockAccepted { recorded_unix_nanos: recorded };
+    ledger.append(&Vec::from_iter(batch(vec![record(now, &event)?])?))?;
+    Ok(Some(recorded))
 }
 
 /// The first and the last records about a reservation, oldest first, and what is left out between them. A job whose share is
@@ -266,6 +296,24 @@ mod tests {
         let rest = find(&ledger).unwrap();
         assert_eq!(rest.events, [(WallTime::from_unix_nanos(7), ended(2))]);
         assert_eq!((rest.forgotten, rest.head), (all.forgotten, Revision::new(2)));
+        assert_eq!(rest.last, Some(WallTime::from_unix_nanos(7)));
+    }
+
+    // Goal: that a snapshot is the last that was written hides no time. Method: all is covered, and then something is accepted.
+    #[test]
+    fn a_clock_is_accepted_once_and_only_where_more_is_recorded() {
+        let at = WallTime::from_unix_nanos;
+        let mut ledger = MemoryLedger::open(&MemoryDisk::default()).unwrap();
+        assert_eq!(accept_clock(&mut ledger, at(5)).unwrap(), None, "nothing is recorded");
+        ledger.append(&batches(&step(vec![ended(1)])).unwrap()).unwrap();
+        let state = serde_json::to_vec(&keeptime_engine::book::Book::default().snapshot()).unwrap();
+        ledger.save_snapshot(&Saved { revision: Revision::new(1), state }).unwrap();
+        assert_eq!(accept_clock(&mut ledger, at(7)).unwrap(), None, "that is what is recorded");
+        assert_eq!(accept_clock(&mut ledger, at(5)).unwrap(), Some(at(7)));
+        assert_eq!(accept_clock(&mut ledger, at(5)).unwrap(), None, "it was");
+        let found = find(&ledger).unwrap();
+        let accepted = Event::ClockAccepted { recorded_unix_nanos: at(7) };
+        assert_eq!((found.events, found.last), (vec![(at(5), accepted)], Some(at(5))));
     }
 
     // Goal: however long a history is, what is told of it is bounded, has both ends, and says how much is missing where. Method:

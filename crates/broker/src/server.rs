@@ -4,20 +4,23 @@
 use crate::agents::{Hub, Reception};
 use crate::config::Config;
 use crate::core::{Core, CoreError, Handle};
-use crate::door::Operators;
+use crate::door::{self, Operators};
 use crate::http::{self, Shared};
+use crate::impatient::Impatient;
 use crate::loads::Loads;
 use crate::node_loads::NodeLoads;
 use crate::rates::Rates;
 use crate::sites::Sites;
+use crate::wire::Problem;
 use crate::{tcp, vital};
 use axum::Router;
+use axum::http::header;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use keeptime_agent::seats::Seats;
+use keeptime_agent::seats::{Full, Seat, Seats};
 use keeptime_engine::{Caller, Cluster};
 use keeptime_ledger::{LedgerError, SqliteLedger, Writer};
 use keeptime_linux::egress::{self, Link};
@@ -32,22 +35,29 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
 /// Connections of users at a time.
 const CONNECTIONS_MAX: usize = 1_024;
+/// Of these, kept for operators, who look after what happens when others have all the rest.
+const CONNECTIONS_OF_OPERATORS: usize = 64;
 /// Of one user, so that nobody takes all.
 const CONNECTIONS_OF_USER_MAX: usize = 256;
+/// As whom all count together who have no name here: the kernel gives this number to nobody.
+const NAMELESS: u32 = u32::MAX;
 /// A connection on which no request begins for so long is closed.
 const HEADER_WITHIN: Duration = Duration::from_secs(30);
+/// Who reads nothing of an answer for so long is gone, as over TCP.
+const TAKEN_WITHIN: Duration = Duration::from_secs(30);
 /// What is read ahead of a connection: its headers have to fit.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// Threads for connections: the work is done by the engine's and the ledger's own.
 const WORKERS: usize = 2;
-/// Threads for what blocks: reads of the ledger, and questions to a directory service. More wait for one; the
-/// unit file allows 256 threads in all.
+/// Threads for what blocks or takes long: reads of the ledger, long answers, and questions to a directory service. More wait
+/// for one; the unit file allows 256 threads in all.
 const BLOCKING_MAX: usize = 64;
 /// How often it is looked whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -157,7 +167,7 @@ pub fn run(config: &Config, stop: &dyn Fn() -> bool) -> Result<(), ServeError> {
     let seen = Arc::clone(&overview);
     let shared = Shared::new(handle.clone(), writer.clone(), to_hub, feed, counters, rates, seen);
     let operators = Operators::new(config.operators.iter().cloned());
-    let (router, open) = (http::router(shared), Seats::new(CONNECTIONS_OF_USER_MAX));
+    let router = http::router(shared);
     let asked = Arc::clone(&hub);
     let reception = Reception::new(hub, handle.clone(), &topology, lease);
     // Without a door over TCP there is nothing to read again, and nothing to end for.
@@ -165,7 +175,7 @@ pub fn run(config: &Config, stop: &dyn Fn() -> bool) -> Result<(), ServeError> {
     if let Some(far) = far {
         far.open(router.clone(), operators.clone(), reception.clone(), hangup)?;
     }
-    let door = Door { router, operators, open };
+    let door = Door::new(router, operators, config.nameless_users);
     vital::spawn("the door of agents", reception.serve(agents));
     vital::spawn("the door of users", door.serve(users));
     let published = config.fabric.as_deref().map(NodeLoads::start).transpose();
@@ -241,10 +251,28 @@ fn remove_socket(path: &Path) -> io::Result<()> {
 struct Door {
     router: Router,
     operators: Operators,
+    /// Whether those are served who have no name.
+    nameless_users: bool,
+    /// Who is there; operators may be there beside.
     open: Seats<u32>,
+    taken_within: Duration,
+}
+
+/// Who was let in, and what answers them.
+struct Guest {
+    caller: Caller,
+    router: Router,
+    _seat: Option<Seat<u32>>,
 }
 
 impl Door {
+    /// With nobody there yet.
+    fn new(router: Router, operators: Operators, nameless_users: bool) -> Self {
+        let open = Seats::new(CONNECTIONS_OF_USER_MAX);
+        let open = open.at_most(CONNECTIONS_MAX - CONNECTIONS_OF_OPERATORS);
+        Self { router, operators, nameless_users, open, taken_within: TAKEN_WITHIN }
+    }
+
     async fn serve(self, listener: UnixListener) {
         let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         loop {
@@ -268,15 +296,53 @@ impl Door {
     async fn receive(self, stream: UnixStream) {
         // Who cannot be told from others is not let in.
         let Ok(peer) = stream.peer_cred() else { return };
-        let uid = peer.uid();
-        let Some(_seat) = self.open.take(uid) else { return };
-        let operators = self.operators.clone();
-        let caller = tokio::task::spawn_blocking(move || operators.caller(uid)).await;
-        if let Ok(caller) = caller {
-            // A connection that breaks concerns its user alone.
-            let _ = converse(stream, self.router.clone(), caller).await;
-        }
+        let Some(guest) = self.admit(peer.uid()).await else { return };
+        let stream = Impatient::new(stream, self.taken_within);
+        // A connection that breaks concerns its user alone.
+        let _ = converse(stream, guest.router, guest.caller).await;
     }
+
+    /// The user with this number, if there is room for one more connection of theirs.
+    async fn admit(&self, uid: u32) -> Option<Guest> {
+        let seat = match self.open.try_take(uid) {
+            Ok(seat) => Some(seat),
+            // What is left then is for operators.
+            Err(Full::All) => None,
+            Err(Full::One) => return None,
+        };
+        let operators = self.operators.clone();
+        let caller = tokio::task::spawn_blocking(move || operators.caller(uid)).await.ok()?;
+        let caller = match caller {
+            Ok(caller) => caller,
+            // Who comes again may be known then.
+            Err(error) => {
+                tracing::warn!("a user is not let in: {error}");
+                return None;
+            }
+        };
+        if seat.is_none() && !caller.operator {
+            tracing::debug!("there is no room for a connection of {}", caller.user);
+            return None;
+        }
+        if caller.operator || self.nameless_users || !door::is_nameless(uid, &caller.user) {
+            return Some(Guest { caller, router: self.router.clone(), _seat: seat });
+        }
+        drop(seat);
+        let seat = self.open.take(NAMELESS)?;
+        Some(Guest { caller, router: nobody(uid), _seat: Some(seat) })
+    }
+}
+
+/// Tells one who has no name why nothing is answered: there may be 65,536 of them, all of one person, each with a user's share.
+fn nobody(uid: u32) -> Router {
+    let told = move || async move {
+        let detail = format!(
+            "user number {uid} has no name on this machine that a user of the broker may have; an \
+             operator can let such users in: nameless_users in broker.toml"
+        );
+        ([(header::CONNECTION, "close")], Problem::new(403, "not known", detail))
+    };
+    Router::new().fallback(told)
 }
 
 /// What is spoken on every connection of a user, which has to send its headers within a time.
@@ -289,11 +355,101 @@ pub(crate) fn protocol(header_within: Duration) -> http1::Builder {
     protocol
 }
 
-async fn converse(stream: UnixStream, router: Router, caller: Caller) -> hyper::Result<()> {
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    caller: Caller,
+) -> hyper::Result<()> {
     let service = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(caller.clone());
         hyper::service::Service::call(&service, request)
     });
     protocol(HEADER_WITHIN).serve_connection(TokioIo::new(stream), service).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::timeout;
+    use tower::ServiceExt;
+
+    /// Nobody has these numbers.
+    const STRANGERS: [u32; 2] = [3_999_999_998, 3_999_999_999];
+    const SOON: Duration = Duration::from_secs(60);
+
+    fn door(router: Router, operators: &[&str], nameless_users: bool) -> Door {
+        let operators = operators.iter().map(|name| name.parse().unwrap());
+        Door::new(router, Operators::new(operators), nameless_users)
+    }
+
+    // Goal: whoever has all connections that they can have keeps no operator out. Method: two users take all that there are,
+    // as if the kernel said so; one of them is named as an operator later.
+    #[tokio::test]
+    async fn who_takes_all_connections_leaves_some_for_operators() {
+        let mut door = door(Router::new(), &[], true);
+        door.open = Seats::new(2).at_most(3);
+        let [first, second] = STRANGERS;
+        let mut guests = vec![door.admit(first).await.unwrap(), door.admit(first).await.unwrap()];
+        assert!(door.admit(first).await.is_none(), "of one user");
+        guests.push(door.admit(second).await.unwrap());
+        assert!(door.admit(second).await.is_none(), "of all");
+        let root = door.admit(0).await.unwrap();
+        assert!(root.caller.operator && root._seat.is_none());
+        door.operators = Operators::new([format!("uid-{second}").parse().unwrap()]);
+        assert!(door.admit(second).await.is_some(), "an operator");
+        assert!(door.admit(first).await.is_none());
+        drop(guests);
+        drop(door.admit(first).await.unwrap());
+        assert!(door.open.are_empty());
+    }
+
+    /// What one of the door's guests is answered.
+    async fn answered(guest: &Guest) -> (u16, String) {
+        let request = hyper::Request::get("/").body(body::Body::empty()).unwrap();
+        let answer = guest.router.clone().oneshot(request).await.unwrap();
+        let status = answer.status().as_u16();
+        let text = body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        (status, String::from_utf8_lossy(&text).into_owned())
+    }
+
+    // Goal: the numbers that somebody may take beside their own are no users, and all of them together have no more
+    // connections than one. Method: numbers without a name.
+    #[tokio::test]
+    async fn who_has_no_name_is_told_so_unless_that_is_allowed() {
+        let served = || Router::new().fallback(|| async { "served" });
+        let [first, second] = STRANGERS;
+        let mut strict = door(served(), &[], false);
+        strict.open = Seats::new(1);
+        let guest = strict.admit(first).await.unwrap();
+        let (status, text) = answered(&guest).await;
+        assert!(status == 403 && text.contains("user number 3999999998 has no name"), "{text}");
+        assert!(strict.admit(second).await.is_none(), "they count as one");
+        let root = strict.admit(0).await.unwrap();
+        assert_eq!(answered(&root).await, (200, "served".into()));
+        drop((guest, root));
+        assert!(strict.open.are_empty());
+        let named = format!("uid-{first}");
+        for door in [door(served(), &[], true), door(served(), &[named.as_str()], false)] {
+            let guest = door.admit(first).await.unwrap();
+            assert_eq!(answered(&guest).await, (200, "served".into()));
+        }
+    }
+
+    // Goal: who asks and does not read keeps neither a place nor what was made for them. Method: more than a socket holds.
+    #[tokio::test]
+    async fn who_does_not_read_an_answer_is_let_go() {
+        let router = Router::new().fallback(|| async { vec![0u8; 8 << 20] });
+        let mut door = door(router, &[], false);
+        door.taken_within = Duration::from_millis(50);
+        let (near, mut far) = UnixStream::pair().unwrap();
+        far.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        timeout(SOON, door.clone().receive(near)).await.unwrap();
+        assert!(door.open.are_empty());
+        let mut read = Vec::new();
+        far.read_to_end(&mut read).await.unwrap();
+        assert!(read.len() < 8 << 20, "{} bytes", read.len());
+    }
 }

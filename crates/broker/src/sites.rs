@@ -170,18 +170,19 @@ impl Record for Engines {
 
 fn standing(engine: &Engine) -> Standing {
     let (book, cluster) = (engine.book(), engine.cluster());
-    let staying = book.sites().values().filter(|site| !site.is_leaving);
-    // Any of them may get it.
-    let staying = staying.collect::<Vec<_>>();
     let node = |index: NodeIndex| {
-        let (name, whole) = (cluster.name(index), cluster.topology().node(index).cpu);
-        let wanted = staying.iter().map(|site| site.spec.cpu_ppm.unwrap_or(whole));
-        let cpu = wanted.max().unwrap_or_default();
+        let (name, node) = (cluster.name(index), cluster.topology().node(index));
+        let held = book.site_node(name).map(|(_, held)| held);
+        let of_site = held.map(|held| held.cpu_ppm).unwrap_or_default();
+        let free = engine.free_cpu(index);
         NodeStanding {
             name: name.clone(),
-            address: cluster.topology().nodes()[index.0 as usize].address,
-            site: book.site_node(name).map(|(_, held)| held.site.clone()),
-            is_free: engine.is_connected(index) && engine.has_free_cpu(index, cpu),
+            address: node.address,
+            site: held.map(|held| held.site.clone()),
+            is_there: engine.is_connected(index),
+            cpu: node.cpu,
+            // Another site would have it in the place of this one.
+            cpu_free: free.checked_add(of_site).unwrap_or(free),
         }
     };
     Standing {

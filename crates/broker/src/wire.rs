@@ -83,13 +83,15 @@ pub struct Filter {
     /// Only those after this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Handle>,
-    /// At most so many, up to [`LIST_MAX`].
+    /// At most so many, up to [`LIST_MAX`]; fewer where they are long ([`LIST_BYTES`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
 }
 
 /// Reservations of one answer.
 pub const LIST_MAX: usize = 1_000;
+/// Bytes of one answer, about: with the reservation that reaches them it ends.
+pub const LIST_BYTES: usize = 4 << 20;
 
 /// The answer to `GET /v1/reservations`.
 #[derive(Debug, Clone, Serialize, Deserialize)]

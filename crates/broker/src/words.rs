@@ -41,6 +41,9 @@ pub fn event(event: &Event) -> String {
         Event::SiteAdded { site } => format!("site {} is described", site.name),
         Event::SiteLeaving { site } => format!("site {site} is to be removed"),
         Event::SiteRemoved { site } => format!("site {site} is gone"),
+        Event::ClockAccepted { recorded_unix_nanos } => {
+            format!("the clock was accepted: one that was ahead showed {recorded_unix_nanos}")
+        }
         other => other.kind().into(),
     }
 }

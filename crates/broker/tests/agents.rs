@@ -6,13 +6,20 @@ mod world;
 
 use keeptime_agent::link::{FromAgent, ToAgent, VERSION};
 use keeptime_broker::agents::{Hub, Reception, Speaker};
-use keeptime_broker::core::Core;
+use keeptime_broker::core::{Core, now};
 use keeptime_engine::call::Reason;
 use keeptime_engine::{Call, CallError, Caller, Cluster, Policy};
-use keeptime_ledger::{MemoryDisk, MemoryLedger, Writer};
+use keeptime_ledger::{Fault, MemoryDisk, MemoryLedger, Writer};
+use keeptime_model::assignment::TrafficClass;
+use keeptime_model::pattern::Pattern;
+use keeptime_model::reservation::Request;
 use keeptime_model::topology::{NodeIndex, Topology};
+use keeptime_model::units::{CpuPpm, Nanos};
+use keeptime_mpiqos::wire::{Ask, AskState, Communicator, RankAnswer, RankState, Terms};
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{
     AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf,
 };
@@ -25,19 +32,79 @@ struct Agent {
 }
 
 impl Agent {
-    fn new(stream: DuplexStream) -> Self {
-        let (read, said) = tokio::io::split(stream);
+    /// On a connection of its own.
+    fn connect(reception: &Reception) -> Self {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let reception = reception.clone();
+        tokio::spawn(async move {
+            let (read, write) = tokio::io::split(near);
+            reception.receive(read, write, Speaker::Any, std::future::pending()).await;
+        });
+        let (read, said) = tokio::io::split(far);
         Self { heard: BufReader::new(read).lines(), said }
     }
 
     async fn say(&mut self, said: &FromAgent) {
-        let line = serde_json::to_string(said).unwrap() + "\n";
-        self.said.write_all(line.as_bytes()).await.unwrap();
+        self.try_to_say(said).await.unwrap();
     }
 
     async fn hear(&mut self) -> ToAgent {
-        serde_json::from_str(&self.heard.next_line().await.unwrap().unwrap()).unwrap()
+        self.try_to_hear().await.unwrap()
     }
+
+    async fn try_to_say(&mut self, said: &FromAgent) -> io::Result<()> {
+        let line = serde_json::to_string(said).unwrap() + "\n";
+        self.said.write_all(line.as_bytes()).await
+    }
+
+    /// Nothing where it is cut off.
+    async fn try_to_hear(&mut self) -> Option<ToAgent> {
+        let line = self.heard.next_line().await.ok()??;
+        Some(serde_json::from_str(&line).unwrap())
+    }
+
+    /// What the only rank of `r1` is answered; nothing where the agent is cut off before.
+    async fn ask(&mut self, rank: &RankState) -> Option<RankAnswer> {
+        let ranks = vec![rank.clone()];
+        let programs = FromAgent::Programs { number: 1, job: "r1".parse().unwrap(), ranks };
+        for said in [hello(Vec::new(), None), programs] {
+            self.try_to_say(&said).await.ok()?;
+        }
+        loop {
+            if let ToAgent::Programs { mut answers, .. } = self.try_to_hear().await? {
+                return answers.remove(&rank.number);
+            }
+        }
+    }
+}
+
+/// Of the agent of the first node.
+fn hello(not_enforced: Vec<String>, processor: Option<String>) -> FromAgent {
+    FromAgent::Hello {
+        version: VERSION,
+        node: "n1".parse().unwrap(),
+        not_enforced,
+        refused: BTreeSet::new(),
+        processor,
+        counts: false,
+        holding: vec![],
+    }
+}
+
+/// The only rank of a program that wants 30 % of a CPU.
+fn rank() -> RankState {
+    let terms = Terms {
+        class: TrafficClass::BestEffort,
+        bits_per_second: Default::default(),
+        message_bytes_max: Default::default(),
+        cpu_ppm: CpuPpm::from_percent(30),
+        disk_read_bytes_per_second: Default::default(),
+        disk_write_bytes_per_second: Default::default(),
+        within_nanos: Default::default(),
+        paced: true,
+    };
+    let communicator = Communicator { members: vec![0], index: 0, talk: Pattern::AllToAll };
+    RankState { number: 0, size: 1, asks: vec![Ask { communicator, change: 1, terms, seen: None }] }
 }
 
 #[tokio::test]
@@ -51,22 +118,8 @@ async fn texts_of_any_length_are_cut_short_and_the_broker_goes_on() {
     let (core, handle, ..) = Core::new(cluster, policy, writer, Arc::clone(&hub)).unwrap();
     let thread = std::thread::spawn(move || core.run());
     let reception = Reception::new(Arc::clone(&hub), handle.clone(), &topology, lease);
-    let (near, far) = tokio::io::duplex(64 << 10);
-    tokio::spawn(async move {
-        let (read, write) = tokio::io::split(near);
-        reception.receive(read, write, Speaker::Any, std::future::pending()).await;
-    });
-    let mut agent = Agent::new(far);
-    let hello = FromAgent::Hello {
-        version: VERSION,
-        node: "n1".parse().unwrap(),
-        not_enforced: vec!["x".repeat(5_000); 1_000],
-        refused: BTreeSet::new(),
-        processor: Some("y".repeat(5_000)),
-        counts: false,
-        holding: vec![],
-    };
-    agent.say(&hello).await;
+    let mut agent = Agent::connect(&reception);
+    agent.say(&hello(vec!["x".repeat(5_000); 1_000], Some("y".repeat(5_000)))).await;
     assert!(matches!(agent.hear().await, ToAgent::Welcome { .. }));
     while !handle.read(|engine| engine.is_connected(NodeIndex(0))).await.unwrap() {
         tokio::task::yield_now().await;
@@ -93,6 +146,37 @@ async fn texts_of_any_length_are_cut_short_and_the_broker_goes_on() {
         other => panic!("{other}"),
     };
     assert_eq!(why.len(), 1_000);
+    handle.stop();
+    thread.join().unwrap().unwrap();
+}
+
+// Goal: a disk that is full for a moment refuses nothing to a program for good. Method: a rank asks in that moment; its agent,
+// which is cut off, comes back and says the same, as agents do.
+#[tokio::test]
+async fn a_rank_that_asks_while_nothing_can_be_recorded_is_granted_it_later() {
+    let topology = Topology::from_toml(&topology(1)).unwrap();
+    let cluster = Cluster::new(topology.clone(), |rate| rate).unwrap();
+    let disk = MemoryDisk::default();
+    let writer = Writer::start(MemoryLedger::open(&disk).unwrap()).unwrap();
+    let (hub, policy) = (Arc::new(Hub::default()), Policy::default());
+    let lease = policy.agent_lease_nanos;
+    let (core, handle, ..) = Core::new(cluster, policy, writer, Arc::clone(&hub)).unwrap();
+    let thread = std::thread::spawn(move || core.run());
+    let reception = Reception::new(hub, handle.clone(), &topology, lease);
+    // In two hours, so that no agent has to be asked.
+    let from_unix_nanos = Some(now().saturating_add(Nanos::from_secs(7_200)));
+    let request = Request { from_unix_nanos, ..request(1, 10, 0, 60) };
+    let caller = Caller { user: "ada".parse().unwrap(), operator: false };
+    let call = Call::Reserve { key: "one".parse().unwrap(), request };
+    handle.call(caller, call).await.unwrap().unwrap();
+    disk.fail_append(1, Fault::Full);
+    let answer = loop {
+        if let Some(answer) = Agent::connect(&reception).ask(&rank()).await {
+            break answer;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    assert_eq!(answer.answers[0].state, AskState::Granted, "{answer:?}");
     handle.stop();
     thread.join().unwrap().unwrap();
 }

@@ -11,7 +11,8 @@ use keeptime_broker::wire::{Filter, Position, Reserve};
 use keeptime_engine::book::Reservation;
 use keeptime_ledger::LedgerError;
 use keeptime_model::assignment::CpuMechanism;
-use keeptime_model::reservation::{Handle, Request, State};
+use keeptime_model::pattern::{Pattern, RankFlow};
+use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, Resources, State};
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -165,7 +166,7 @@ fn bad_input_is_told_what_would_be_accepted() {
     let how = asked.replacen('{', r#"{"cpu_mechanism": "edf", "#, 1);
     let mechanisms =
         r#"cpu_mechanism: \"edf\" is not accepted; expected auto, bandwidth, deadline"#;
-    let cases: [(&str, &str, &str, u16, &str); 22] = [
+    let cases: [(&str, &str, &str, u16, &str); 23] = [
         ("POST", "/v1/reservations", "{", 400, "the body is not what is expected"),
         ("POST", "/v1/reservations", &with(r#", "kee": 1"#), 400, "unknown field `kee`"),
         ("POST", "/v1/reservations", &with(""), 400, "in the header idempotency-key"),
@@ -186,6 +187,7 @@ fn bad_input_is_told_what_would_be_accepted() {
         ("GET", "/v1/reservations?state=good", "", 400, "good"),
         ("GET", "/v1/timeline?from=5&to=5", "", 400, "where the window starts"),
         ("GET", "/v1/events?after=soon", "", 400, "as in 12-0"),
+        ("GET", "/v1/events?after=999999-0", "", 410, "which ends at revision "),
         ("PATCH", "/v1/nodes", "", 405, "does not do PATCH"),
         ("GET", "/v2", "", 404, "see /v1/openapi.json"),
     ];
@@ -198,6 +200,35 @@ fn bad_input_is_told_what_would_be_accepted() {
     }
     assert!(world.say("nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
     assert!(world.request("GET", "/healthz", "").ends_with("ok\n"));
+}
+
+// Goal: however long what others have asked for is, a list comes in answers that are bounded, and comes all. Method: requests
+// that are refused, each of them nearly as long as a body may be.
+#[test]
+fn a_list_of_long_reservations_comes_in_short_pages() {
+    const COUNT: usize = 30;
+    let world = patient();
+    let client = world.client();
+    let ranks = 160;
+    let flows = (0..ranks).flat_map(|from| (0..ranks).map(move |to| RankFlow { from, to }));
+    let pattern = Some(Pattern::Matrix(flows.filter(|flow| flow.from != flow.to).collect()));
+    let resources = Resources {
+        nodes: NodeChoice::Any(ranks),
+        cpu_ppm: CpuPpm::from_percent(1),
+        pattern,
+        bits_per_second: BitsPerSecond::from_mbit(1),
+        ..Resources::nothing()
+    };
+    let asked = Request::new(Ask::Resources(resources));
+    for number in 0..COUNT {
+        let key = format!("k{number}").parse().unwrap();
+        let error = client.reserve(key, asked.clone()).unwrap_err();
+        assert!(error.problem().unwrap().handle.is_some(), "it is remembered");
+    }
+    let first = world.request("GET", "/v1/reservations", "");
+    assert!((4 << 20..5 << 20).contains(&first.len()), "{} bytes", first.len());
+    assert!(first.contains("\"next\":\"r"));
+    assert_eq!(client.all_reservations(Filter::default()).unwrap().len(), COUNT);
 }
 
 /// What the document names is there, and what is there is named.

@@ -344,6 +344,23 @@ fn a_request_that_does_not_end_holds_its_node_up_as_long_as_the_site_says_and_th
     load.end();
 }
 
+// Goal: how much CPU one site asks for keeps no other from nodes that have enough for that one. Method: jobs have so much of
+// all nodes that there is enough for one of two sites.
+#[test]
+fn a_site_gets_nodes_that_have_enough_for_it_whatever_another_asks_for() {
+    let farm = Farm::new(3, &["shop", "blog"]);
+    let client = farm.world.client();
+    let job = client.reserve("job".parse().unwrap(), request(3, 40, 0, 600)).unwrap();
+    let cpu_ppm = Some(CpuPpm::from_percent(80));
+    client.add_site(&SiteSpec { cpu_ppm, ..farm.spec("blog", [1, 1, 1], 10) }).unwrap();
+    farm.add("shop", [2, 2, 2], 1).unwrap();
+    wait("there is room for the shop", || farm.nodes_of("shop").len() == 2);
+    assert!(farm.nodes_of("blog").is_empty(), "there is none for the blog");
+    client.cancel(job.handle).unwrap();
+    wait("there is room for the blog", || farm.nodes_of("blog").len() == 1);
+    assert_eq!(farm.nodes_of("shop").len(), 2);
+}
+
 #[test]
 fn nodes_of_jobs_are_not_taken_and_jobs_give_them_back_to_sites() {
     let farm = Farm::new(2, &["shop"]);

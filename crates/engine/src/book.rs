@@ -12,7 +12,7 @@ use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Ask, Grant, Handle, Request, RequestKey, State, UserName};
 use keeptime_model::site::{HostedSite, SiteNode};
 use keeptime_model::units::{Bytes, WallTime};
-use keeptime_planner::drift::{Drift, Observation, RUNS};
+use keeptime_planner::drift::{Observation, RUNS};
 use keeptime_planner::fitted::FittedProfile;
 use serde::{Deserialize, Serialize};
 use std::collections::btree_map::Entry;
@@ -314,6 +314,7 @@ impl Book {
                 }
             }
             Event::SiteRemoved { site } => drop(self.sites.remove(site)),
+            Event::ClockAccepted { .. } => {}
         }
         Ok(())
     }
@@ -338,7 +339,7 @@ impl Book {
         runs: Vec<Observation>,
     ) -> Result<(), Invalid> {
         let fitted = FittedProfile::new(application.clone(), &profile)?;
-        let fitted = Arc::new(fitted.with_drift(Drift::estimate(&runs)));
+        let fitted = Arc::new(fitted.following(&runs));
         let name = application.name().clone();
         self.applications.insert(name, Known { application, profile, runs, fitted });
         Ok(())
@@ -353,7 +354,7 @@ impl Book {
         let forgotten = known.runs.len().saturating_sub(RUNS);
         known.runs.drain(..forgotten);
         let fitted = FittedProfile::clone(&known.fitted);
-        known.fitted = Arc::new(fitted.with_drift(Drift::estimate(&known.runs)));
+        known.fitted = Arc::new(fitted.following(&known.runs));
     }
 
     fn modify(&mut self, handle: Handle, modified: &Modified) {

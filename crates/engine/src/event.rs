@@ -115,6 +115,11 @@ pub enum Event {
         /// Which.
         site: Name,
     },
+    /// Somebody said that the clock is right, which shows less than what is recorded: time goes on from here.
+    ClockAccepted {
+        /// When the record before was made, by a clock that was ahead.
+        recorded_unix_nanos: WallTime,
+    },
 }
 
 /// A reservation as it was granted.
@@ -211,16 +216,18 @@ impl Event {
             Self::SiteAdded { .. } => "site-added",
             Self::SiteLeaving { .. } => "site-leaving",
             Self::SiteRemoved { .. } => "site-removed",
+            Self::ClockAccepted { .. } => "clock-accepted",
         }
     }
 
-    /// The reservation that it is about; none if it is about an application or a web site.
+    /// The reservation that it is about; none if it is about an application, a web site or the clock.
     pub fn handle(&self) -> Option<Handle> {
         match self {
             Self::Registered { .. }
             | Self::SiteAdded { .. }
             | Self::SiteLeaving { .. }
-            | Self::SiteRemoved { .. } => None,
+            | Self::SiteRemoved { .. }
+            | Self::ClockAccepted { .. } => None,
             Self::Granted { handle, .. }
             | Self::Refused { handle, .. }
             | Self::Modified { handle, .. }

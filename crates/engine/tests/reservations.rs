@@ -437,6 +437,8 @@ fn a_goal_is_explained_before_and_after_it_is_decided() {
     assert_eq!((read.handle(), read.decision()), (Some(held), None));
 }
 
+// Goal: a promise is for as many runs as was asked for, and for no more than those that were measured support. Method:
+// a profile of single runs, which tell of the median alone.
 #[test]
 fn a_goal_says_how_often_its_promise_is_to_be_kept() {
     let mut world = World::with_application(2, "");
@@ -446,9 +448,37 @@ fn a_goal_says_how_often_its_promise_is_to_be_kept() {
         goal.quantile = Share::from_percent(percent);
         request
     };
-    let held = world.reserve("a", with(60)).unwrap();
-    let promise = world.engine.book().reservations()[&held].grant.clone().unwrap().promise;
-    assert_eq!(Some(promise.unwrap().quantile), Share::from_percent(60));
+    for (key, asked, promised) in [("a", 40, 40), ("b", 60, 50)] {
+        let held = world.reserve(key, with(asked)).unwrap();
+        let promise = world.engine.book().reservations()[&held].grant.clone().unwrap().promise;
+        assert_eq!(Some(promise.unwrap().quantile), Share::from_percent(promised));
+        world.call("ada", Call::Cancel { handle: held }).unwrap().unwrap();
+    }
+}
+
+// Goal: where runs have become later than promises follow, the plan says so, also after the broker was killed.
+#[test]
+fn runs_that_are_later_than_is_corrected_are_told_with_the_plan() {
+    let mut world = World::with_application(2, "");
+    let plan = |world: &mut World| {
+        let explained = world.call("ada", Call::Explain { request: goal(5_000, 0, 100) });
+        let Some(Ok(Answer::Decided(decision))) = &explained else { panic!("{explained:?}") };
+        let Verdict::Planned(plan) = &decision.verdict else { panic!("{decision:?}") };
+        (plan.drift.ppm(), plan.drift_seen_ppm)
+    };
+    assert_eq!(plan(&mut world), (0, None));
+    let handle = world.reserve("a", goal(5_000, 0, 100)).unwrap();
+    for _ in 0..8 {
+        let report = Call::Report { handle, actual: Nanos::from_secs(2) };
+        world.call("ada", report).unwrap().unwrap();
+    }
+    world.call("ada", Call::Cancel { handle }).unwrap().unwrap();
+    let (corrected, seen) = plan(&mut world);
+    assert_eq!(corrected, 250_000);
+    assert!(seen.is_some_and(|seen| seen > 500_000), "{seen:?}");
+    world.restart();
+    world.connect_all();
+    assert_eq!(plan(&mut world), (corrected, seen));
 }
 
 #[test]

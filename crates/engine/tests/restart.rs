@@ -233,3 +233,24 @@ fn what_is_counted_is_what_there_is() {
     }
     assert!(world.engine.book().states().is_empty());
 }
+
+// Goal: a broker whose clock was ahead goes on by the right time when somebody has said which that is, and what runs goes on.
+// Method: what is recorded before is of two hours later, further ahead than agents are told of anything.
+#[test]
+fn after_a_clock_that_was_ahead_time_goes_on_from_what_was_accepted_and_so_does_what_runs() {
+    let mut world = World::star(1);
+    world.now = at(7_200);
+    let runs = world.reserve("a", request(named(&["n1"]), 50, 0, 7_200, 600)).unwrap();
+    assert_eq!(state(&world, runs), State::Active);
+    world.now = at(0);
+    restart(&mut world, policy());
+    assert_eq!(world.engine.now(), at(7_200), "time does not go back by itself");
+    world.record.push((at(0), Event::ClockAccepted { recorded_unix_nanos: at(7_200) }));
+    restart(&mut world, policy());
+    assert_eq!(world.engine.now(), at(0));
+    assert_eq!((state(&world, runs), world.jobs_of(0)), (State::Active, vec!["r1".to_owned()]));
+    let next = world.reserve("b", request(named(&["n1"]), 80, 0, 0, 600)).unwrap();
+    assert_eq!(state(&world, next), State::Active);
+    world.pass(7_900);
+    assert_eq!([runs, next].map(|handle| state(&world, handle)), [State::Ended; 2]);
+}

@@ -99,6 +99,34 @@ fn what_a_site_has_by_its_hard_guarantee_goes_to_no_other() {
     take(&mut world, second, "n2").expect("a site that leaves keeps nothing");
 }
 
+// Goal: nothing that happens while agents are asked takes a site below its hard guarantee. Method: of two nodes one is
+// offered to another site, and before its agent has answered the other is lost, or offered as well.
+#[test]
+fn a_site_keeps_its_hard_guarantee_whatever_happens_while_agents_are_asked() {
+    for is_lost in [true, false] {
+        let mut world = World::star(3);
+        add(&mut world, "shop", 1).unwrap();
+        add(&mut world, "blog", 1).unwrap();
+        let first = world.reserve("a", node("shop", "n1")).unwrap();
+        let second = world.reserve("b", node("shop", "n2")).unwrap();
+        let take = |handle, from| Call::Modify { handle, request: node("blog", from) };
+        let taken = world.begin("ada", take(first, "n1"));
+        let other = if is_lost { Call::Cancel { handle: second } } else { take(second, "n2") };
+        let other = world.begin("ada", other);
+        assert_eq!(world.answers.get(&taken), None, "its agent is asked");
+        world.pump();
+        let answers = [taken, other].map(|ticket| world.answers[&ticket].clone());
+        let granted = answers.iter().filter(|answer| answer.is_ok()).count();
+        assert_eq!(granted, 1, "{answers:?}");
+        let refused = answers.iter().find(|answer| answer.is_err()).unwrap();
+        assert_eq!(field(refused.clone()), "ask.site-node.node");
+        let served = ["n1", "n2"].map(|node| serves(world.engine.book(), node));
+        let of_shop = served.iter().flatten().filter(|(_, site)| site == "shop");
+        assert_eq!(of_shop.count(), 1, "{served:?}");
+        assert_eq!(world.replayed().book(), world.engine.book());
+    }
+}
+
 // All nodes of all sites have one owner: what one user may have would keep sites from what they are guaranteed.
 #[test]
 fn what_one_user_may_have_does_not_limit_sites() {
@@ -179,6 +207,20 @@ fn a_site_is_gone_when_its_last_node_is_given_back() {
     add(&mut world, "shop", 2).unwrap();
     remove(&mut world, "shop").unwrap();
     assert!(world.engine.book().sites().is_empty(), "it had no nodes");
+}
+
+#[test]
+fn a_site_is_gone_when_another_has_its_last_node() {
+    let mut world = World::star(2);
+    add(&mut world, "shop", 1).unwrap();
+    add(&mut world, "blog", 1).unwrap();
+    let handle = world.reserve("a", node("shop", "n1")).unwrap();
+    remove(&mut world, "shop").unwrap();
+    let call = Call::Modify { handle, request: node("blog", "n1") };
+    world.call("ada", call).unwrap().unwrap();
+    assert_eq!(world.kinds()[4..], ["site-leaving", "modified", "site-removed"]);
+    assert!(!world.engine.book().sites().contains_key(&name("shop")));
+    assert_eq!(world.replayed().book(), world.engine.book());
 }
 
 // Its users would meet a job: a node leaves its site when it is drained, and by an operator not otherwise.

@@ -1,6 +1,7 @@
 //! What there is, and what of it is reserved when.
 
-use super::{Rejection, Shared, json};
+use super::answers::Answers;
+use super::{Rejection, Shared};
 use crate::core::now;
 use crate::wire::{
     At, Level, Link, Links, Node, Nodes, ReservationLine, ResourceLine, ResourceName, Timeline,
@@ -19,9 +20,12 @@ use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, WallTime};
 
 /// Levels and reservations of one timeline: what a picture can show.
 const LINES_MAX: usize = 10_000;
+/// Names of nodes of these reservations: some MB, while everybody waits for some milliseconds.
+const NAMES_MAX: usize = 100_000;
 
 pub async fn nodes(
     State(shared): State<Shared>,
+    answers: Answers,
     query: Result<Query<At>, QueryRejection>,
 ) -> Result<Response, Rejection> {
     let at = query?.0.at_unix_nanos.unwrap_or_else(now);
@@ -31,20 +35,22 @@ pub async fn nodes(
         let told = shared.hub.told(NodeIndex(index));
         (node.processor, node.not_enforced) = (told.processor, told.not_enforced);
     }
-    Ok(json(StatusCode::OK, &nodes))
+    Ok(answers.json(StatusCode::OK, nodes).await)
 }
 
 pub async fn links(
     State(shared): State<Shared>,
+    answers: Answers,
     query: Result<Query<At>, QueryRejection>,
 ) -> Result<Response, Rejection> {
     let at = query?.0.at_unix_nanos.unwrap_or_else(now);
     let links = shared.core.read(move |engine| all_links(engine, at)).await?;
-    Ok(json(StatusCode::OK, &Links { at_unix_nanos: at, links }))
+    Ok(answers.json(StatusCode::OK, Links { at_unix_nanos: at, links }).await)
 }
 
 pub async fn timeline(
     State(shared): State<Shared>,
+    answers: Answers,
     query: Result<Query<Window>, QueryRejection>,
 ) -> Result<Response, Rejection> {
     let Query(window) = query?;
@@ -55,8 +61,9 @@ pub async fn timeline(
         return Err(Invalid::new("to", to.unix_nanos(), expected).into());
     }
     let span = Span::new(from, to)?;
-    let timeline = shared.core.read(move |engine| draw(engine, span, from, to)).await?;
-    Ok(json(StatusCode::OK, &timeline?))
+    let room = Room { lines: LINES_MAX, names: NAMES_MAX };
+    let timeline = shared.core.read(move |engine| draw(engine, span, from, to, room)).await?;
+    Ok(answers.json(StatusCode::OK, timeline?).await)
 }
 
 fn all_nodes(engine: &Engine, at: WallTime) -> Vec<Node> {
@@ -110,22 +117,38 @@ fn amounts(engine: &Engine, resource: Resource, at: WallTime) -> Amounts {
     Amounts { there_is, reserved }
 }
 
+/// What a timeline has room for.
+struct Room {
+    /// Levels and reservations.
+    lines: usize,
+    /// Names of their nodes.
+    names: usize,
+}
+
+impl Room {
+    /// Takes so much of it, if there is as much.
+    fn take(&mut self, lines: usize, names: usize) -> Option<()> {
+        self.lines = self.lines.checked_sub(lines)?;
+        self.names = self.names.checked_sub(names)?;
+        Some(())
+    }
+}
+
 fn draw(
     engine: &Engine,
     span: Span,
     from_unix_nanos: WallTime,
     to_unix_nanos: WallTime,
+    mut room: Room,
 ) -> Result<Timeline, Invalid> {
-    let mut room = LINES_MAX;
-    let mut take = |count: usize| match room.checked_sub(count) {
-        Some(left) => {
-            room = left;
-            Ok(())
-        }
-        None => {
-            let expected = format!("a window with at most {LINES_MAX} changes and reservations");
-            Err(Invalid::new("to", to_unix_nanos.unix_nanos(), expected))
-        }
+    let mut take = |lines: usize, names: usize| {
+        room.take(lines, names).ok_or_else(|| {
+            let expected = format!(
+                "a window with at most {LINES_MAX} changes and reservations, and {NAMES_MAX} \
+                 nodes of these"
+            );
+            Invalid::new("to", to_unix_nanos.unix_nanos(), expected)
+        })
     };
     let mut resources = Vec::new();
     for id in (0..).map(ResourceId) {
@@ -141,7 +164,7 @@ fn draw(
             reserved: level.used,
         };
         let levels: Vec<_> = table.profile(span).take(LINES_MAX + 1).map(level).collect();
-        take(levels.len())?;
+        take(levels.len(), 0)?;
         let capacity = table.capacity();
         resources.push(ResourceLine { resource: name(engine, resource), capacity, levels });
     }
@@ -150,7 +173,7 @@ fn draw(
         let ends = reservation.until_unix_nanos.is_none_or(|until| until > from_unix_nanos);
         let overlaps = reservation.from_unix_nanos < to_unix_nanos && ends;
         if let (true, Some(grant)) = (overlaps, &reservation.grant) {
-            take(1)?;
+            take(1, grant.nodes.len())?;
             reservations.push(ReservationLine {
                 handle: reservation.handle,
                 owner: reservation.owner.clone(),
@@ -173,5 +196,57 @@ fn name(engine: &Engine, resource: Resource) -> ResourceName {
         Resource::Cpu(node) => ResourceName::Cpu(cluster.name(node).clone()),
         Resource::DiskRead(node) => ResourceName::DiskRead(cluster.name(node).clone()),
         Resource::DiskWrite(node) => ResourceName::DiskWrite(cluster.name(node).clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_engine::{Call, Caller, Cluster, Input, Moment, Policy, Ticket};
+    use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources};
+    use keeptime_model::topology::Topology;
+    use keeptime_model::units::Nanos;
+
+    const TOPOLOGY: &str = "name = \"pair\"\nswitches = [{ name = \"s1\" }]\n\
+        [[nodes]]\nname = \"n1\"\ncpu = \"100 %\"\naddress = \"10.0.0.1\"\n\
+        [[nodes]]\nname = \"n2\"\ncpu = \"100 %\"\naddress = \"10.0.0.2\"\n\
+        [[links]]\nbetween = [\"n1\", \"s1\"]\nrate = \"100 Mbit/s\"\n\
+        [[links]]\nbetween = [\"n2\", \"s1\"]\nrate = \"100 Mbit/s\"\n";
+
+    /// Some CPU of both nodes, twice, in an hour: no agent is asked.
+    fn reserved(now: WallTime) -> Engine {
+        let cluster = Cluster::new(Topology::from_toml(TOPOLOGY).unwrap(), |rate| rate).unwrap();
+        let moment = Moment { wall: now, steady: Nanos::new(0) };
+        let mut engine = Engine::new(cluster, Policy::default(), moment);
+        for number in 1..=2 {
+            let (nodes, cpu_ppm) = (NodeChoice::Any(2), CpuPpm::from_percent(10));
+            let resources = Resources { nodes, cpu_ppm, ..Resources::nothing() };
+            let request = Request {
+                from_unix_nanos: Some(now.saturating_add(Nanos::from_secs(3_600))),
+                duration_nanos: Some(Nanos::from_secs(60)),
+                ..Request::new(Ask::Resources(resources))
+            };
+            let call = Call::Reserve { key: format!("k{number}").parse().unwrap(), request };
+            let caller = Caller { user: "ada".parse().unwrap(), operator: false };
+            let (ticket, call) = (Ticket(number), Box::new(call));
+            let step = engine.step(moment, Input::Call { ticket, caller, call });
+            assert_eq!(step.events[0].kind(), "granted");
+        }
+        engine
+    }
+
+    // Goal: a timeline is no longer than is said, however many nodes each of a few reservations has. Method: one that has just
+    // room, and one name less.
+    #[test]
+    fn a_timeline_with_too_many_nodes_is_refused() {
+        let now = WallTime::from_unix_nanos(1_767_225_600_000_000_000);
+        let (engine, to) = (reserved(now), now.saturating_add(Nanos::from_secs(7_200)));
+        let drawn = |lines, names| {
+            draw(&engine, Span::new(now, to).unwrap(), now, to, Room { lines, names })
+        };
+        let whole = drawn(100, 4).unwrap();
+        assert_eq!(whole.reservations.len(), 2);
+        assert_eq!(drawn(100, 3).unwrap_err().field, "to");
+        assert_eq!(drawn(1, 4).unwrap_err().field, "to");
     }
 }

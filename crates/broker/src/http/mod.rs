@@ -1,12 +1,16 @@
 //! The interface: HTTP and JSON. Every answer leaves when what it tells is durable; everything that
 //! comes in is bounded. The document is `openapi.json`, served at `/v1/openapi.json`.
 
+mod answers;
 mod cluster;
 mod events;
+mod reads;
 mod reservations;
 mod sites;
 mod watchers;
 
+use self::answers::LongAnswers;
+use self::reads::Reads;
 use self::watchers::Watchers;
 use crate::agents::Hub;
 use crate::core::{Counters, Handle, Unavailable};
@@ -24,12 +28,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use keeptime_engine::Caller;
 use keeptime_ledger::Writer;
+use keeptime_model::reservation::UserName;
 use keeptime_model::units::Nanos;
 use keeptime_sites::overview::Overview;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes of a request: 4,096 named nodes or an explicit pattern, and so little that what comes of it
@@ -44,6 +48,9 @@ const BYTES_OF_TOKEN: u64 = 4 << 10;
 /// Whatever a call is about, so much of the engine's time counts as one request more: by as many requests as one user may
 /// send where nothing else is configured, others are kept waiting for two fifths of the time at the most.
 const TIME_OF_TOKEN: Nanos = Nanos::from_millis(2);
+/// So many bytes of a long answer, or of the ledger that are read for a watcher, count as one request more: they take about
+/// [`TIME_OF_TOKEN`] as well.
+const BYTES_TOLD_OF_TOKEN: usize = 256 << 10;
 
 /// The interface's document, checked in.
 const OPENAPI: &str = include_str!("../../openapi.json");
@@ -65,6 +72,10 @@ pub struct Shared {
     pub rates: Arc<Mutex<Rates>>,
     /// Who watches events.
     pub watchers: Arc<Watchers>,
+    /// Who reads the ledger.
+    pub reads: Arc<Reads>,
+    /// Long answers on their way.
+    pub long_answers: Arc<LongAnswers>,
     /// What the loop that steers web sites saw last.
     pub overview: Arc<Mutex<Overview>>,
 }
@@ -91,8 +102,19 @@ impl Shared {
         rates: Rates,
         overview: Arc<Mutex<Overview>>,
     ) -> Self {
-        let (watchers, rates) = (Arc::default(), Arc::new(Mutex::new(rates)));
-        Self { core, writer, hub, feed, counters, rates, watchers, overview }
+        let (watchers, reads, long_answers) = (Arc::default(), Arc::default(), Arc::default());
+        let rates = Arc::new(Mutex::new(rates));
+        Self { core, writer, hub, feed, counters, rates, watchers, reads, long_answers, overview }
+    }
+
+    /// Counters of tokens are whole whenever this is unlocked.
+    fn rates(&self) -> MutexGuard<'_, Rates> {
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `user` was answered so many bytes.
+    fn owe(&self, user: &UserName, bytes: usize) {
+        self.rates().owe(user, tokens_of(bytes), Instant::now());
     }
 }
 
@@ -162,9 +184,7 @@ async fn not_too_often(
     let tokens = cost(request.method(), request.uri().path(), bytes);
     let spent = shared.counters.take_spent(&caller.user);
     let taken = {
-        // Counters of tokens are whole whenever this is unlocked.
-        let mut rates = shared.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
+        let (mut rates, now) = (shared.rates(), Instant::now());
         rates.owe(&caller.user, cost_of(spent), now);
         rates.take(&caller.user, tokens, now)
     };
@@ -183,8 +203,10 @@ fn cost(method: &Method, path: &str, body_bytes: Option<u64>) -> u32 {
     let bytes = body_bytes.map_or(longest, |bytes| bytes.min(longest));
     let of_path = match path {
         "/v1/timeline" => 20,
+        "/v1/events" => 10,
         "/metrics" => 5,
-        "/v1/reservations" if method == Method::GET => 5,
+        // What is answered with its head alone is made all the same.
+        "/v1/reservations" if [Method::GET, Method::HEAD].contains(method) => 5,
         _ if path.ends_with("/history") => 10,
         _ => 1,
     };
@@ -194,6 +216,11 @@ fn cost(method: &Method, path: &str, body_bytes: Option<u64>) -> u32 {
 /// What calls count that have taken so much of the engine's time, beside one each.
 fn cost_of(spent: Nanos) -> u32 {
     u32::try_from(spent.get() / TIME_OF_TOKEN.get()).unwrap_or(u32::MAX)
+}
+
+/// What so many bytes count that are answered or read.
+fn tokens_of(bytes: usize) -> u32 {
+    u32::try_from(bytes / BYTES_TOLD_OF_TOKEN).unwrap_or(u32::MAX)
 }
 
 async fn openapi() -> Response {
@@ -231,14 +258,6 @@ fn body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>) -> Result<T, 
         let detail = format!("the body is not what is expected: {error}");
         Problem::new(400, "not accepted", detail).into()
     })
-}
-
-/// An answer in JSON.
-fn json(status: StatusCode, value: &impl Serialize) -> Response {
-    match serde_json::to_vec(value) {
-        Ok(text) => (status, [(header::CONTENT_TYPE, "application/json")], text).into_response(),
-        Err(error) => Problem::new(500, "no JSON", error.to_string()).into_response(),
-    }
 }
 
 impl IntoResponse for Problem {
@@ -325,5 +344,10 @@ mod tests {
         assert_eq!((post(None), post(Some(u64::MAX))), (129, 129), "it may be the longest");
         let get = |path| cost(&Method::GET, path, Some(0));
         assert_eq!((get("/v1/reservations/r1"), get("/v1/reservations/r1/history")), (1, 10));
+        // Only what is sent is less.
+        for path in ["/v1/reservations", "/v1/reservations/r1/history", "/v1/events", "/metrics"] {
+            assert_eq!(cost(&Method::HEAD, path, Some(0)), get(path), "{path}");
+        }
+        assert_eq!(get("/v1/reservations"), 5);
     }
 }

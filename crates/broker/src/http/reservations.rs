@@ -1,10 +1,11 @@
 //! Reservations and applications.
 
-use super::{Patience, Rejection, Shared, body, json};
+use super::answers::Answers;
+use super::{Patience, Rejection, Shared, body, reads};
 use crate::records;
 use crate::wire::{
-    Filter, Happened, History, KEY_HEADER, Known, LIST_MAX, Listing, Possible, Problem, Ran,
-    Reserve,
+    Filter, Happened, History, KEY_HEADER, Known, LIST_BYTES, LIST_MAX, Listing, Possible, Problem,
+    Ran, Reserve,
 };
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
@@ -14,11 +15,12 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use keeptime_engine::book::Reservation;
 use keeptime_engine::{Answer, Call, CallError, Caller, Engine};
-use keeptime_ledger::Subject;
+use keeptime_ledger::{Subject, Writer};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Handle, Request, RequestKey, WAIT_MAX};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use std::io;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +39,7 @@ pub struct Turn {
 
 pub async fn reserve(
     State(shared): State<Shared>,
+    answers: Answers,
     Extension(caller): Extension<Caller>,
     Extension(patience): Extension<Patience>,
     headers: HeaderMap,
@@ -50,8 +53,8 @@ pub async fn reserve(
         patience.extend(Duration::from_nanos(wait.min(WAIT_MAX).get()));
     }
     let reservation = reservation(&shared, caller, Call::Reserve { key, request }).await?;
-    let mut response = json(StatusCode::CREATED, &reservation);
     let location = format!("/v1/reservations/{}", reservation.handle);
+    let mut response = answers.json(StatusCode::CREATED, reservation).await;
     if let Ok(location) = location.parse() {
         response.headers_mut().insert(header::LOCATION, location);
     }
@@ -60,6 +63,7 @@ pub async fn reserve(
 
 pub async fn list(
     State(shared): State<Shared>,
+    answers: Answers,
     query: Result<Query<Filter>, QueryRejection>,
 ) -> Result<Response, Rejection> {
     let Query(filter) = query?;
@@ -68,20 +72,27 @@ pub async fn list(
         return Err(Invalid::new("limit", limit, format!("1 to {LIST_MAX}")).into());
     }
     let listing = shared.core.read(move |engine| select(engine, &filter, limit)).await?;
-    Ok(json(StatusCode::OK, &listing))
+    // How long they are is not known before they are written.
+    let page = tokio::task::spawn_blocking(move || cut(listing, LIST_BYTES)).await;
+    let page = page.map_err(|error| Problem::new(500, "no JSON", error.to_string()))?;
+    Ok(answers.json(StatusCode::OK, page).await)
 }
 
-pub async fn show(State(shared): State<Shared>, Of(handle): Of) -> Result<Response, Rejection> {
+pub async fn show(
+    State(shared): State<Shared>,
+    answers: Answers,
+    Of(handle): Of,
+) -> Result<Response, Rejection> {
     let find = move |engine: &Engine| engine.book().reservations().get(&handle).cloned();
     match shared.core.read(find).await? {
-        Some(reservation) => Ok(json(StatusCode::OK, &reservation)),
+        Some(reservation) => Ok(answers.json(StatusCode::OK, reservation).await),
         None => Err(CallError::NotFound { handle }.into()),
     }
 }
 
 pub async fn modify(
     State(shared): State<Shared>,
-    Extension(caller): Extension<Caller>,
+    answers: Answers,
     Of(handle): Of,
     query: Result<Query<Turn>, QueryRejection>,
     bytes: Result<Bytes, BytesRejection>,
@@ -93,51 +104,55 @@ pub async fn modify(
         true => Call::Correct { handle, request },
         false => Call::Modify { handle, request },
     };
-    changed(&shared, caller, call).await
+    changed(&shared, &answers, call).await
 }
 
 pub async fn cancel(
     State(shared): State<Shared>,
-    Extension(caller): Extension<Caller>,
+    answers: Answers,
     Of(handle): Of,
 ) -> Result<Response, Rejection> {
-    changed(&shared, caller, Call::Cancel { handle }).await
+    changed(&shared, &answers, Call::Cancel { handle }).await
 }
 
 /// Moves a reservation that was lost.
 pub async fn move_lost(
     State(shared): State<Shared>,
-    Extension(caller): Extension<Caller>,
+    answers: Answers,
     Of(handle): Of,
 ) -> Result<Response, Rejection> {
-    changed(&shared, caller, Call::Move { handle }).await
+    changed(&shared, &answers, Call::Move { handle }).await
 }
 
 /// The holder of a reservation with a lease lives.
 pub async fn keep(
     State(shared): State<Shared>,
-    Extension(caller): Extension<Caller>,
+    answers: Answers,
     Of(handle): Of,
 ) -> Result<Response, Rejection> {
-    changed(&shared, caller, Call::Keep { handle }).await
+    changed(&shared, &answers, Call::Keep { handle }).await
 }
 
 /// A run with a reservation has ended.
 pub async fn report(
     State(shared): State<Shared>,
-    Extension(caller): Extension<Caller>,
+    answers: Answers,
     Of(handle): Of,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Rejection> {
     let Ran { actual_nanos: actual } = body(bytes)?;
-    changed(&shared, caller, Call::Report { handle, actual }).await
+    changed(&shared, &answers, Call::Report { handle, actual }).await
 }
 
 /// How a goal was decided, step by step, while the broker remembers.
-pub async fn decision(State(shared): State<Shared>, Of(handle): Of) -> Result<Response, Rejection> {
+pub async fn decision(
+    State(shared): State<Shared>,
+    answers: Answers,
+    Of(handle): Of,
+) -> Result<Response, Rejection> {
     let find = move |engine: &Engine| engine.decision(handle).cloned();
     match shared.core.read(find).await? {
-        Some(decision) => Ok(json(StatusCode::OK, &*decision)),
+        Some(decision) => Ok(answers.json(StatusCode::OK, decision).await),
         None => {
             let detail = format!(
                 "no decision about {handle} is remembered; the last are, of goals, and the \
@@ -150,29 +165,21 @@ pub async fn decision(State(shared): State<Shared>, Of(handle): Of) -> Result<Re
 
 /// What happened to a reservation, also to one that is over, until it is compacted; of a long history its first and its last
 /// records.
-pub async fn history(State(shared): State<Shared>, Of(handle): Of) -> Result<Response, Rejection> {
-    let writer = shared.writer.clone();
-    let subject = Subject::new(handle.number());
-    let read = move || writer.call(move |ledger| records::history(ledger, subject));
-    let recorded = tokio::task::spawn_blocking(read).await;
-    let unread = |why: String| Problem::new(503, "not now", why);
-    let recorded = recorded.map_err(|error| unread(error.to_string()))?;
-    let recorded = recorded.map_err(|error| unread(error.to_string()))?;
-    let (recorded, left_out) = recorded.map_err(|error| unread(error.to_string()))?;
-    let happened = recorded.iter().map(|recorded| {
-        let event = records::event(recorded)?;
-        Ok(Happened::new(recorded.revision, None, recorded.record.time, event))
-    });
-    let records: Result<Vec<_>, records::RecordError> = happened.collect();
-    let records = records.map_err(|error| Problem::new(500, "not readable", error.to_string()))?;
-    if records.is_empty() {
-        return Err(CallError::NotFound { handle }.into());
-    }
-    Ok(json(StatusCode::OK, &History { records, left_out }))
+pub async fn history(
+    State(shared): State<Shared>,
+    answers: Answers,
+    Of(handle): Of,
+) -> Result<Response, Rejection> {
+    let turn = shared.reads.turn(&answers.caller().user).await;
+    let read = move || read_history(&shared.writer, handle, turn);
+    let history = tokio::task::spawn_blocking(read).await;
+    let history = history.map_err(|error| Problem::new(503, "not now", error.to_string()))??;
+    Ok(answers.json(StatusCode::OK, history).await)
 }
 
 pub async fn consider(
     State(shared): State<Shared>,
+    answers: Answers,
     Extension(caller): Extension<Caller>,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Rejection> {
@@ -182,7 +189,7 @@ pub async fn consider(
         Answer::Possible { from, until, grant } => {
             let possible =
                 Possible { from_unix_nanos: from, until_unix_nanos: until, grant: *grant };
-            Ok(json(StatusCode::OK, &possible))
+            Ok(answers.json(StatusCode::OK, possible).await)
         }
         other => Err(unexpected(&other).into()),
     }
@@ -191,12 +198,13 @@ pub async fn consider(
 /// How a goal would be decided, step by step.
 pub async fn explain(
     State(shared): State<Shared>,
+    answers: Answers,
     Extension(caller): Extension<Caller>,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Rejection> {
     let request: Request = body(bytes)?;
     match answer(&shared, caller, Call::Explain { request }).await? {
-        Answer::Decided(decision) => Ok(json(StatusCode::OK, &*decision)),
+        Answer::Decided(decision) => Ok(answers.json(StatusCode::OK, decision).await),
         other => Err(unexpected(&other).into()),
     }
 }
@@ -220,6 +228,7 @@ pub async fn register(
 
 pub async fn application(
     State(shared): State<Shared>,
+    answers: Answers,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Rejection> {
     let Path(text) = name?;
@@ -229,7 +238,7 @@ pub async fn application(
         Some(Known { application: known.application.clone(), profile: known.profile.clone() })
     };
     match shared.core.read(find).await? {
-        Some(known) => Ok(json(StatusCode::OK, &known)),
+        Some(known) => Ok(answers.json(StatusCode::OK, known).await),
         None => {
             Err(Problem::new(404, "not found", format!("no application {text} is known")).into())
         }
@@ -251,6 +260,64 @@ fn select(engine: &Engine, filter: &Filter, limit: usize) -> Listing {
     }
     let next = all.next().and(last);
     Listing { reservations, next }
+}
+
+/// One page: it ends with the reservation by which it has so many bytes, and the next begins behind that.
+fn cut(mut listing: Listing, bytes_max: usize) -> Listing {
+    let mut bytes = 0;
+    let fits = |reservation: &&Arc<Reservation>| {
+        let is_room = bytes < bytes_max;
+        bytes += length(*reservation);
+        is_room
+    };
+    let count = listing.reservations.iter().take_while(fits).count();
+    if count < listing.reservations.len() {
+        listing.reservations.truncate(count);
+        listing.next = listing.reservations.last().map(|last| last.handle);
+    }
+    listing
+}
+
+/// Bytes of `value` in JSON.
+fn length(value: &impl Serialize) -> usize {
+    let mut length = Length(0);
+    // What cannot be written is told by whoever writes it.
+    let _ = serde_json::to_writer(&mut length, value);
+    length.0
+}
+
+/// Counts what is written.
+struct Length(usize);
+
+impl io::Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What happened to it; `turn` is that of the read.
+fn read_history(writer: &Writer, handle: Handle, turn: reads::Turn) -> Result<History, Rejection> {
+    let subject = Subject::new(handle.number());
+    let unread = |why: String| Problem::new(503, "not now", why);
+    let recorded = writer.call(move |ledger| records::history(ledger, subject));
+    drop(turn);
+    let recorded = recorded.map_err(|error| unread(error.to_string()))?;
+    let (recorded, left_out) = recorded.map_err(|error| unread(error.to_string()))?;
+    let happened = recorded.iter().map(|recorded| {
+        let event = records::event(recorded)?;
+        Ok(Happened::new(recorded.revision, None, recorded.record.time, event))
+    });
+    let records: Result<Vec<_>, records::RecordError> = happened.collect();
+    let records = records.map_err(|error| Problem::new(500, "not readable", error.to_string()))?;
+    if records.is_empty() {
+        return Err(CallError::NotFound { handle }.into());
+    }
+    Ok(History { records, left_out })
 }
 
 fn is_wanted(filter: &Filter, reservation: &Reservation) -> bool {
@@ -291,8 +358,9 @@ pub(super) async fn answer(
 }
 
 /// Carries out what is about a reservation that is there, and shows it.
-async fn changed(shared: &Shared, caller: Caller, call: Call) -> Result<Response, Rejection> {
-    Ok(json(StatusCode::OK, &reservation(shared, caller, call).await?))
+async fn changed(shared: &Shared, answers: &Answers, call: Call) -> Result<Response, Rejection> {
+    let changed = reservation(shared, answers.caller().clone(), call).await?;
+    Ok(answers.json(StatusCode::OK, changed).await)
 }
 
 async fn reservation(
@@ -339,5 +407,54 @@ fn request_key(key: Option<RequestKey>, headers: &HeaderMap) -> Result<RequestKe
                 format!("a key of the request's own, here or in the header {KEY_HEADER}");
             Err(Invalid::new("key", "nothing", expected))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_model::pattern::{Pattern, RankFlow};
+    use keeptime_model::reservation::{NodeChoice, Resources};
+    use serde_json::json;
+
+    /// A request that was refused, with so many flows.
+    fn refused(number: u64, flows: u32) -> Arc<Reservation> {
+        let all = (1..=flows).map(|to| RankFlow { from: 0, to }).collect();
+        let pattern = (flows > 0).then_some(Pattern::Matrix(all));
+        let nodes = NodeChoice::Any(4_096);
+        let resources = Resources { nodes, pattern, ..Resources::nothing() };
+        let reservation = json!({
+            "handle": Handle::new(number), "owner": "eve", "key": "k", "state": "refused",
+            "request": Request::new(Ask::Resources(resources)),
+            "from_unix_nanos": 0, "since_unix_nanos": 0,
+        });
+        Arc::new(serde_json::from_value(reservation).unwrap())
+    }
+
+    // Goal: a page is about as long as it may be and no longer, and all of them together have everything. Method: long ones and
+    // short ones, and one that is longer than a page.
+    #[test]
+    fn pages_end_by_their_length_and_nothing_is_between_them() {
+        const PAGE: usize = 10_000;
+        let flows = |number: u64| match number {
+            7 => 4_000,
+            even if even % 2 == 0 => 500,
+            _ => 0,
+        };
+        let all: Vec<_> = (1..=40).map(|number| refused(number, flows(number))).collect();
+        let (mut seen, mut pages) = (Vec::new(), 0);
+        while seen.len() < all.len() {
+            let rest = Listing { reservations: all[seen.len()..].to_vec(), next: None };
+            let page = cut(rest, PAGE);
+            let lengths: Vec<_> = page.reservations.iter().map(length).collect();
+            let bytes: usize = lengths.iter().sum();
+            assert!(bytes - lengths[lengths.len() - 1] < PAGE, "{lengths:?}");
+            seen.extend(page.reservations);
+            let is_last = seen.len() == all.len();
+            assert!(is_last || bytes >= PAGE, "{lengths:?}");
+            assert_eq!(page.next, (!is_last).then(|| seen[seen.len() - 1].handle));
+            pages += 1;
+        }
+        assert!(seen == all && pages > 5, "{pages} pages");
     }
 }

@@ -1,7 +1,8 @@
 //! Web sites: added, shown and removed.
 
+use super::answers::Answers;
 use super::reservations::{answer, check_address, unexpected};
-use super::{Rejection, Shared, body, json};
+use super::{Rejection, Shared, body};
 use crate::wire::Problem;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
@@ -14,10 +15,10 @@ use keeptime_model::topology::Node;
 use keeptime_sites::fronts;
 use std::sync::PoisonError;
 
-pub async fn list(State(shared): State<Shared>) -> Response {
+pub async fn list(State(shared): State<Shared>, answers: Answers) -> Response {
     // Written as a whole.
     let overview = shared.overview.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    json(StatusCode::OK, &overview)
+    answers.json(StatusCode::OK, overview).await
 }
 
 /// Its balancers are asked before anything is recorded.
@@ -35,9 +36,13 @@ pub async fn add(
     if !caller.operator {
         return Err(CallError::OperatorsOnly { what: "add web sites" }.into());
     }
-    let nodes = shared.core.read(nodes).await?;
+    let (nodes, others) = shared.core.read(known).await?;
     let asked = site.clone();
-    let checked = tokio::task::spawn_blocking(move || fronts::check(&asked, &nodes)).await;
+    let check = move || {
+        fronts::check_beside(&asked, &others)?;
+        fronts::check(&asked, &nodes)
+    };
+    let checked = tokio::task::spawn_blocking(check).await;
     checked.map_err(|error| Problem::new(500, "not asked", error.to_string()))??;
     recorded(&shared, caller, Call::AddSite { site: Box::new(site) }).await
 }
@@ -58,6 +63,8 @@ async fn recorded(shared: &Shared, caller: Caller, call: Call) -> Result<Respons
     }
 }
 
-fn nodes(engine: &Engine) -> Vec<Node> {
-    engine.cluster().topology().nodes().to_vec()
+/// All nodes, and the sites that are recorded.
+fn known(engine: &Engine) -> (Vec<Node>, Vec<SiteSpec>) {
+    let sites = engine.book().sites().values().map(|hosted| hosted.spec.clone());
+    (engine.cluster().topology().nodes().to_vec(), sites.collect())
 }

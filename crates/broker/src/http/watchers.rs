@@ -37,6 +37,12 @@ impl Watchers {
             Problem::new(503, "not now", detail).into()
         })
     }
+
+    /// Whether nobody watches.
+    #[cfg(test)]
+    pub(super) fn are_empty(&self) -> bool {
+        self.0.are_empty()
+    }
 }
 
 #[cfg(test)]
@@ -56,6 +62,6 @@ mod tests {
         places.extend((places.len()..WATCHERS_MAX).map(|number| enter(&format!("u{number}"))));
         assert!(places.iter().all(Option::is_some) && enter("ada").is_none());
         drop(places);
-        assert!(watchers.0.are_empty());
+        assert!(watchers.are_empty());
     }
 }

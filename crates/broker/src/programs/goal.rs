@@ -74,6 +74,7 @@ mod tests {
             processor: "any".into(),
             mpi: "any".into(),
             command: vec!["ray".into()],
+            program: None,
         };
         let mut profile = Profile::empty(application.name().clone(), conditions, vec![]);
         for (mbit, millis) in [(10, 1_000), (20, 500)] {

@@ -7,7 +7,7 @@ use keeptime_linux::tcp::end_when_silent;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -98,11 +98,13 @@ fn plain_answer() -> Vec<u8> {
     .into_bytes()
 }
 
-/// Closing while something is unread resets the connection, and what was said may be lost.
-async fn linger(mut stream: TcpStream) {
-    if stream.shutdown().await.is_err() {
-        return;
-    }
-    let mut rest = stream.take(LINGER_BYTES_MAX);
-    let _ = timeout(LINGER, tokio::io::copy(&mut rest, &mut tokio::io::sink())).await;
+/// Ends a connection whose other end is to hear what was said last: closing while something is unread resets it, and
+/// that may be lost.
+pub(crate) async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let end = async {
+        stream.shutdown().await?;
+        let mut rest = (&mut stream).take(LINGER_BYTES_MAX);
+        tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
+    };
+    let _ = timeout(LINGER, end).await;
 }

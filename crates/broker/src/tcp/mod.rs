@@ -2,9 +2,12 @@
 //!
 //! * [`config`]: the files and addresses;
 //! * [`keys`]: what stands in the files, read again when they change;
-//! * `peers`: how many connections an address may have;
+//! * `places`: who makes way when too many come;
 //! * `handshake`: from a connection to one that proves who is there, within a time;
 //! * `users`, `agents`: what is said then.
+//!
+//! What has shown nothing yet counts to its address, which may have any number and makes way for others. What has
+//! shown whose it is counts to that user or node, which has so many and no more.
 //!
 //! Who shows nothing has a few seconds; who shows something is let in for as long as that is good: a
 //! certificate that expires, a token that is revoked, and what they let in ends.
@@ -14,31 +17,32 @@ pub mod keys;
 
 mod agents;
 mod handshake;
-mod peers;
+mod places;
 mod users;
 
 use self::agents::Agents;
 use self::config::Tcp;
 use self::keys::{KeyRing, KeysError};
-use self::peers::Peers;
+use self::places::{Place, Places};
 use self::users::Users;
-use crate::agents::{CONNECTIONS_SPARE, Reception};
+use crate::agents::Reception;
 use crate::door::Operators;
 use crate::vital;
 use axum::Router;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::Signal;
-use tokio::sync::Semaphore;
 
-/// Connections of users at a time.
-const CONNECTIONS_MAX: usize = 1_024;
-/// From one address: a login node has many users, and nobody takes all.
-const CONNECTIONS_OF_PEER_MAX: usize = 128;
+pub(crate) use self::handshake::linger;
+
+/// Connections at a time that have not shown whose they are. Each is there for some round trips, or for seconds if it
+/// says nothing: beside an address that makes 5,000 a second, others that come from there have 50 ms.
+const UNKNOWN_MAX: usize = 256;
+/// Of one node: its agent's, and a newer one, which takes over when it has said hello.
+const CONNECTIONS_OF_NODE_MAX: usize = 2;
 /// After a failure to accept, which is for want of file descriptors or memory.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
@@ -89,19 +93,20 @@ impl Door {
     ) -> Result<(), TcpError> {
         let Self { config, keys } = self;
         let listener = listen(config.address.0)?;
-        let users = Users { keys: keys.clone(), operators, router };
+        let users = Users::new(keys.clone(), operators, router);
         tracing::info!("users connect to https://{}", config.address.0);
-        let receive = move |stream| users.clone().receive(stream);
-        let door = accept(listener, CONNECTIONS_MAX, CONNECTIONS_OF_PEER_MAX, receive);
+        let receive = move |stream, place| users.clone().receive(stream, place);
+        let door = accept(listener, Places::new(usize::MAX, UNKNOWN_MAX), receive);
         vital::spawn("the door of users over TCP", door);
         if let Some(address) = config.agents {
             let listener = listen(address.0)?;
-            let room = reception.node_count() + CONNECTIONS_SPARE;
-            let agents = Agents { keys: keys.clone(), reception };
+            // All agents come at once when a broker starts, and may have one address: in a lab, or behind a gateway.
+            let unknown = Places::new(usize::MAX, reception.node_count() + UNKNOWN_MAX);
+            let nodes = Places::new(CONNECTIONS_OF_NODE_MAX, usize::MAX);
+            let agents = Agents { keys: keys.clone(), reception, nodes };
             tracing::info!("agents connect to {}", address.0);
-            // All nodes of a lab or behind a gateway may have one address.
-            let receive = move |stream| agents.clone().receive(stream);
-            vital::spawn("the door of agents over TCP", accept(listener, room, room, receive));
+            let receive = move |stream, place| agents.clone().receive(stream, place);
+            vital::spawn("the door of agents over TCP", accept(listener, unknown, receive));
         }
         vital::spawn("what reads certificates and tokens again", keys.keep_fresh(hangup));
         Ok(())
@@ -118,19 +123,16 @@ fn listen(address: SocketAddr) -> Result<TcpListener, TcpError> {
     listen().map_err(|source| TcpError::Listen { address, source })
 }
 
-/// Hands over connections: so many at a time, and so many from one address.
+/// Hands over everything that connects, each with its place among those that have shown nothing yet; whoever loses
+/// that is let go.
 async fn accept<F>(
     listener: TcpListener,
-    room: usize,
-    of_peer_max: usize,
-    receive: impl Fn(TcpStream) -> F,
+    unknown: Places<IpAddr>,
+    receive: impl Fn(TcpStream, Place<IpAddr>) -> F,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
-    let room = Arc::new(Semaphore::new(room));
-    let peers = Peers::new(of_peer_max);
     loop {
-        let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
         let (stream, address) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -139,11 +141,16 @@ async fn accept<F>(
                 continue;
             }
         };
-        let Some(seat) = peers.enter(address.ip()) else { continue };
-        let received = receive(stream);
+        let (place, is_lost) = unknown.enter(peer(address.ip()));
+        let received = receive(stream, place);
         tokio::spawn(async move {
-            received.await;
-            drop((seat, place));
+            tokio::select! {
+                () = received => {}
+                Ok(()) = is_lost => {
+                    let who = ip(address.ip());
+                    tracing::debug!("a connection from {who} that had shown nothing made way");
+                }
+            }
         });
     }
 }
@@ -156,4 +163,29 @@ fn name(stream: &TcpStream) -> String {
 /// The address as people know it, where IPv6 carries IPv4.
 fn ip(address: IpAddr) -> IpAddr {
     address.to_canonical()
+}
+
+/// Who counts as one: with IPv6 a network of 64 bits, which one machine can have all to itself.
+fn peer(address: IpAddr) -> IpAddr {
+    match ip(address) {
+        IpAddr::V6(address) => {
+            let network = u128::from(address) >> 64 << 64;
+            IpAddr::V6(Ipv6Addr::from(network))
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_or_a_network_of_one_machine_counts_as_one() {
+        let peer = |text: &str| peer(text.parse().unwrap());
+        assert_eq!(peer("::ffff:10.0.0.1"), peer("10.0.0.1"));
+        assert_ne!(peer("10.0.0.2"), peer("10.0.0.1"));
+        assert_eq!(peer("fd00::1"), peer("fd00::2"));
+        assert_ne!(peer("fd00:0:0:1::1"), peer("fd00::1"));
+    }
 }

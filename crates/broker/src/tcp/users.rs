@@ -3,6 +3,7 @@
 
 use super::handshake::secure;
 use super::keys::{KeyRing, Shown};
+use super::places::Place;
 use crate::door::Operators;
 use crate::server;
 use crate::wire::Problem;
@@ -14,6 +15,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use keeptime_agent::seats::{Full, Seat, Seats};
 use keeptime_credentials::dates;
 use keeptime_credentials::identity::Identity;
 use keeptime_credentials::tls::Peer;
@@ -21,10 +23,16 @@ use keeptime_credentials::tokens::{Bearer, TokenProblem};
 use keeptime_credentials::untrusted::Untrusted;
 use keeptime_engine::Caller;
 use keeptime_model::reservation::UserName;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+/// Connections of users at a time.
+const CONNECTIONS_MAX: usize = 1_024;
+/// Of one user, so that nobody takes all, wherever they come from.
+const CONNECTIONS_OF_USER_MAX: usize = 256;
 /// A connection on which no request is begun and its header sent for so long is closed.
 const HEADER_WITHIN: Duration = Duration::from_secs(10);
 /// How long, and for how many bytes, the body of a request is read that is not answered, so that the
@@ -35,14 +43,42 @@ const DRAIN_BYTES_MAX: usize = 1 << 20;
 /// What every connection needs.
 #[derive(Clone)]
 pub(super) struct Users {
-    pub keys: KeyRing,
-    pub operators: Operators,
-    pub router: Router,
+    keys: KeyRing,
+    operators: Operators,
+    router: Router,
+    seats: Seats<UserName>,
+}
+
+/// The room that a connection takes.
+struct Room {
+    /// Among those that have shown nothing yet.
+    unknown: Option<Place<IpAddr>>,
+    /// Among those of the user whose request was the last.
+    seat: Option<(UserName, Seat<UserName>)>,
+}
+
+impl Room {
+    /// Has it count as one of `user` from now on.
+    fn sit(&mut self, user: &UserName, seats: &Seats<UserName>) -> Result<(), Box<Problem>> {
+        if self.seat.as_ref().is_some_and(|(own, _)| own == user) {
+            return Ok(());
+        }
+        let seat = seats.try_take(user.clone()).map_err(|full| no_room(user, full))?;
+        self.seat = Some((user.clone(), seat));
+        drop(self.unknown.take());
+        Ok(())
+    }
 }
 
 impl Users {
-    /// One connection, from its first byte.
-    pub async fn receive(self, stream: TcpStream) {
+    /// With nobody there yet.
+    pub fn new(keys: KeyRing, operators: Operators, router: Router) -> Self {
+        let seats = Seats::new(CONNECTIONS_OF_USER_MAX).at_most(CONNECTIONS_MAX);
+        Self { keys, operators, router, seats }
+    }
+
+    /// One connection, from its first byte; `place` is its own until a request says whose it is.
+    pub async fn receive(self, stream: TcpStream, place: Place<IpAddr>) {
         let keys = self.keys.now();
         let Some(stream) = secure(stream, keys.users.config()).await else { return };
         let chain = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
@@ -50,10 +86,11 @@ impl Users {
         let peer = shown.peer(&keys.users, dates::now());
         let peer = peer.map(|peer| peer.map(|Peer { identity, .. }| identity));
         drop(keys);
+        let room = Mutex::new(Room { unknown: Some(place), seat: None });
         let service = TowerToHyperService::new(self.router.clone());
-        let (users, service, shown, peer) = (&self, &service, &shown, peer.as_ref());
+        let (users, service, shown, peer, room) = (&self, &service, &shown, peer.as_ref(), &room);
         let answer = move |mut request: hyper::Request<Incoming>| async move {
-            match users.caller(shown, peer, request.headers()) {
+            match users.caller(shown, peer, room, request.headers()) {
                 Ok(caller) => {
                     request.extensions_mut().insert(caller);
                     hyper::service::Service::call(service, request).await
@@ -77,6 +114,7 @@ impl Users {
         &self,
         shown: &Shown,
         peer: Option<&Result<Identity, Untrusted>>,
+        room: &Mutex<Room>,
         headers: &HeaderMap,
     ) -> Result<Caller, Box<Problem>> {
         let bearer = bearer(headers)?;
@@ -86,6 +124,8 @@ impl Users {
             shown.set_token(bearer.id.clone());
         }
         let user = who(peer, bearer)?;
+        // What is behind it is whole whenever it is unlocked.
+        room.lock().unwrap_or_else(PoisonError::into_inner).sit(&user, &self.seats)?;
         Ok(self.operators.named(user))
     }
 }
@@ -139,6 +179,16 @@ fn unknown(detail: String) -> Box<Problem> {
     Box::new(Problem::new(401, "not known", detail))
 }
 
+fn no_room(user: &UserName, full: Full) -> Box<Problem> {
+    let (status, detail) = match full {
+        Full::One => {
+            (429, format!("{user} has {CONNECTIONS_OF_USER_MAX} connections, and may have no more"))
+        }
+        Full::All => (503, format!("users have {CONNECTIONS_MAX} connections; try again later")),
+    };
+    Box::new(Problem::new(status, "too many connections", detail))
+}
+
 /// The answer to somebody who is not let in: the connection ends with it.
 fn turned_away(problem: Problem) -> Response {
     let is_unknown = problem.status == 401;
@@ -165,6 +215,7 @@ async fn drain(mut body: Incoming) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tcp::places::Places;
     use keeptime_credentials::certificate::NoIdentity;
     use keeptime_model::units::WallTime;
 
@@ -197,6 +248,30 @@ mod tests {
         let expired = Err(TokenProblem::Expired { id: "01234567".parse().unwrap(), at });
         let told = refused(Some(&ada), Some(expired)).detail;
         assert!(told.contains("expired at 1970"), "a bad token is told even where none is needed");
+    }
+
+    #[test]
+    fn a_connection_counts_to_its_user_and_nobody_takes_all() {
+        let unknown = Places::new(usize::MAX, usize::MAX);
+        let seats = Seats::new(2).at_most(3);
+        let come = || {
+            let (place, _) = unknown.enter(IpAddr::from([127, 0, 0, 1]));
+            Room { unknown: Some(place), seat: None }
+        };
+        let [mut first, mut second, mut third, mut fourth] = [come(), come(), come(), come()];
+        let sit = |room: &mut Room, user: &str| {
+            room.sit(&user.parse().unwrap(), &seats).map_err(|problem| problem.status)
+        };
+        assert_eq!((sit(&mut first, "ada"), sit(&mut first, "ada")), (Ok(()), Ok(())));
+        assert!(first.unknown.is_none(), "it is known whose it is");
+        assert_eq!((sit(&mut second, "ada"), sit(&mut third, "ada")), (Ok(()), Err(429)));
+        assert!(third.unknown.is_some(), "it makes way for others as before");
+        assert_eq!((sit(&mut third, "eve"), sit(&mut fourth, "eve")), (Ok(()), Err(503)));
+        drop(first);
+        assert_eq!(sit(&mut second, "eve"), Ok(()), "whose token comes with a request may change");
+        assert_eq!(sit(&mut fourth, "ada"), Ok(()));
+        drop((second, third, fourth));
+        assert!(seats.are_empty());
     }
 
     #[test]

@@ -43,6 +43,10 @@ impl Engine {
             }
             Some(_) => {}
         }
+        if let Err(invalid) = self.check_offered_site_node(handle) {
+            self.give_up_change(handle, invalid.into());
+            return;
+        }
         if let Some(Offer { kind, proposal, tickets, .. }) = self.offers.remove(&handle) {
             self.grant(handle, proposal, &kind);
             self.answer_all(handle, tickets);
@@ -84,11 +88,14 @@ impl Engine {
             }
             Kind::Change { by, .. } => {
                 let by = by.clone();
-                let former = self.nodes_of(handle);
+                let (former, former_site) = (self.nodes_of(handle), self.site_of(handle));
                 let modified =
                     Modified { by, request, from_unix_nanos, until_unix_nanos, grant, decision };
                 self.unschedule(handle);
                 self.record(Event::Modified { handle, modified: Box::new(modified) });
+                if let Some(site) = former_site {
+                    self.remove_if_empty(site);
+                }
                 self.hold_exactly(handle);
                 self.was_given_back = true;
                 self.align(handle, former);
@@ -116,16 +123,37 @@ impl Engine {
                 self.faster_soon();
             }
             Kind::Change { .. } => {
-                self.hold_exactly(handle);
-                self.align(handle, told);
                 let refusal = Box::new(Refusal::from(reason));
-                self.answer_each(tickets, &Err(CallError::Refused { handle: None, refusal }));
-                self.is_settled(handle);
-                // Its time may have come meanwhile.
-                self.start_now(handle);
+                let error = CallError::Refused { handle: None, refusal };
+                self.go_back_to_what_was(handle, told, tickets, error);
             }
         }
         self.current(handle)
+    }
+
+    /// Gives back the offer of a change, whose callers are told this.
+    fn give_up_change(&mut self, handle: Handle, error: CallError) {
+        let Some(Offer { proposal, tickets, .. }) = self.offers.remove(&handle) else { return };
+        self.share_soon();
+        self.was_given_back = true;
+        let told = self.cluster.nodes(&proposal.grant).unwrap_or_default();
+        self.go_back_to_what_was(handle, told, tickets, error);
+    }
+
+    /// A change that was offered comes to nothing.
+    fn go_back_to_what_was(
+        &mut self,
+        handle: Handle,
+        told: Vec<NodeIndex>,
+        tickets: Vec<Ticket>,
+        error: CallError,
+    ) {
+        self.hold_exactly(handle);
+        self.align(handle, told);
+        self.answer_each(tickets, &Err(error));
+        self.is_settled(handle);
+        // Its time may have come meanwhile.
+        self.start_now(handle);
     }
 
     /// A new reservation that was offered comes to nothing.
@@ -148,9 +176,8 @@ impl Engine {
     /// Agents are told what is recorded of the reservation, if its time is near; others, of `nodes`,
     /// give it back.
     pub(super) fn align(&mut self, handle: Handle, nodes: Vec<NodeIndex>) {
-        let soon = self.told_until();
         let found = self.book.reservations().get(&handle);
-        let near = found.is_some_and(|r| r.state.is_live() && r.from_unix_nanos <= soon);
+        let near = found.is_some_and(|found| found.state.is_live() && self.is_told(found));
         let wanted = if near { self.assignments(handle) } else { BTreeMap::new() };
         let others = nodes.into_iter().filter(|node| !wanted.contains_key(node)).collect();
         self.withdraw_from(handle, others);

@@ -364,11 +364,11 @@ impl Engine {
         &self.book
     }
 
-    /// Whether so much CPU of a node is free from now on, for ever.
-    pub fn has_free_cpu(&self, node: NodeIndex, cpu: CpuPpm) -> bool {
+    /// How much CPU of a node is free from now on, for ever.
+    pub fn free_cpu(&self, node: NodeIndex) -> CpuPpm {
         let span = Span::since(self.now);
         let free = self.cluster.least_free(&self.calendar, span, Resource::Cpu(node));
-        free >= u64::from(cpu.get())
+        CpuPpm::new(u32::try_from(free).unwrap_or(u32::MAX))
     }
 
     /// The slot tables, with what is held and not granted yet.

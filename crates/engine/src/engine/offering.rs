@@ -282,6 +282,11 @@ impl Engine {
         self.now.saturating_add(self.policy.tell_ahead_nanos)
     }
 
+    /// Whether its agents know of a live reservation: it starts soon, or has started, perhaps by a clock that was ahead.
+    pub(super) fn is_told(&self, live: &Reservation) -> bool {
+        live.state == State::Active || live.from_unix_nanos <= self.told_until()
+    }
+
     /// Holds a proposal and asks its agents, or grants it at once where they need not be asked yet.
     pub(super) fn offer(
         &mut self,

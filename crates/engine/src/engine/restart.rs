@@ -15,7 +15,8 @@ impl Engine {
     /// The engine whose records are `snapshot` and the `events` after it. Agents have their lease to
     /// come back; what was about to be moved is moved when they have. The step has what the cluster does not hold any
     /// more: nodes or links that are gone or slower than they were. Whoever was granted something first keeps it. What
-    /// was granted when users might have more stands.
+    /// was granted when users might have more stands. Time goes on from the last record at the earliest; a record before that
+    /// is of later was made by a clock that was ahead.
     ///
     /// # Errors
     /// If a recorded profile cannot be planned with.
@@ -30,10 +31,12 @@ impl Engine {
         if let Some(snapshot) = snapshot {
             engine.book = Book::restore(snapshot)?;
         }
+        let mut last = engine.now;
         for (time, event) in events {
             engine.book.apply(&event, time)?;
-            engine.now = engine.now.max(time);
+            last = time;
         }
+        engine.now = engine.now.max(last);
         engine.wall = engine.now;
         engine.next = engine.book.next().number();
         engine.take_up();
@@ -47,7 +50,8 @@ impl Engine {
         for handle in all {
             let found = self.book.reservations()[&handle].clone();
             if !found.state.is_live() {
-                let then = found.since_unix_nanos.saturating_add(self.policy.remember_nanos);
+                let since = found.since_unix_nanos.min(self.now);
+                let then = since.saturating_add(self.policy.remember_nanos);
                 self.deadlines.insert((then, Deadline::Forget(handle)));
             } else if let Err(gone) = self.take_up_live(&found) {
                 self.record(Event::Failed { handle, node: gone.0, why: gone.1 });
@@ -92,7 +96,7 @@ impl Engine {
     }
 
     pub(super) fn tell_taken_up(&mut self, found: &Reservation) {
-        if found.from_unix_nanos > self.told_until() {
+        if !self.is_told(found) {
             return;
         }
         for (node, assignment) in self.assignments(found.handle) {

@@ -5,6 +5,7 @@ use super::Engine;
 use crate::book::Reservation;
 use crate::call::{Answer, CallError, Caller};
 use crate::event::Event;
+use crate::offers::Kind;
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Handle};
@@ -74,6 +75,18 @@ impl Engine {
         }
     }
 
+    /// What is offered of a site's node was decided before its agent was asked: since then the site that it serves may have
+    /// lost others, or given them, and the one that it is to serve may be gone.
+    pub(super) fn check_offered_site_node(&self, handle: Handle) -> Result<(), Invalid> {
+        let Some(offer) = self.offers.get(&handle) else { return Ok(()) };
+        match (&offer.kind, self.book.reservations().get(&handle)) {
+            (Kind::Change { .. }, Some(old)) => {
+                self.check_site_node(&offer.proposal.request.ask, Some(old))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn check_spared(&self, asked: &SiteNode, old: &Reservation) -> Result<(), Invalid> {
         let Ask::SiteNode(held) = &old.request.ask else { return Ok(()) };
         let giver = self.book.sites().get(&held.site).filter(|site| !site.is_leaving);
@@ -89,13 +102,21 @@ impl Engine {
 
     /// A reservation is over: if it was the last node of a site that leaves, the site is gone.
     pub(super) fn site_lost_node(&mut self, handle: Handle) {
-        let Some(over) = self.book.reservations().get(&handle) else { return };
-        let Ask::SiteNode(asked) = &over.request.ask else { return };
-        let site = asked.site.clone();
-        self.remove_if_empty(site);
+        if let Some(site) = self.site_of(handle) {
+            self.remove_if_empty(site);
+        }
     }
 
-    fn remove_if_empty(&mut self, site: Name) {
+    /// The site that a reservation's node serves, if it is one of a site.
+    pub(super) fn site_of(&self, handle: Handle) -> Option<Name> {
+        match &self.book.reservations().get(&handle)?.request.ask {
+            Ask::SiteNode(held) => Some(held.site.clone()),
+            Ask::Goal { .. } | Ask::Resources(_) => None,
+        }
+    }
+
+    /// A site that leaves and has no node any more is gone.
+    pub(super) fn remove_if_empty(&mut self, site: Name) {
         let is_leaving = self.book.sites().get(&site).is_some_and(|there| there.is_leaving);
         if is_leaving && self.book.nodes_of_site(&site) == 0 {
             self.record(Event::SiteRemoved { site });

@@ -384,6 +384,7 @@ fn application_with(more: &str) -> (Application, Profile) {
         processor: "any".into(),
         mpi: "any".into(),
         command: vec!["ray".into()],
+        program: None,
     };
     let mut profile = Profile::empty(application.name().clone(), conditions, vec![]);
     for (mbit, millis) in [(10, 2_000), (80, 1_000)] {
