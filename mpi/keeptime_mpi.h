@@ -21,6 +21,10 @@
  * Threads: every function may be called by any thread that may call MPI. Setting an attribute waits until all
  * nodes enforce it, at most KEEPTIME_WAIT_SECONDS, and so does copying a communicator (MPI_Comm_dup and
  * MPI_Comm_dup_with_info) whose copy asks for itself, KEEPTIME_INHERIT_OWN; nothing else here waits.
+ *
+ * Ranks: each may set attributes of its communicators in an order of its own. But where several have the same members and are
+ * intercommunicators or made of these, or were made by MPI_Comm_create_group, MPI_Comm_idup, from a group alone, or in Fortran
+ * with Open MPI, all ranks have to set their attributes in the same order: else one is taken for the other.
  */
 #ifndef KEEPTIME_MPI_H
 #define KEEPTIME_MPI_H

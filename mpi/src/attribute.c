@@ -3,6 +3,7 @@
  * when a communicator that has it is copied or goes away. */
 #include "attribute.h"
 
+#include "identity.h"
 #include "keeper.h"
 #include "keeptime_mpi.h"
 
@@ -34,6 +35,12 @@ static pthread_once_t keyval_once = PTHREAD_ONCE_INIT;
 /* Setting, getting and deleting one after the other: a value is taken over from the one before it. */
 static pthread_mutex_t using = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local bool copies_for_us;
+/* What a thread is copying, and the number that the copy will have. */
+struct copying {
+	MPI_Comm comm;
+	uint64_t number;
+};
+static _Thread_local struct copying copying;
 
 /* --- values --------------------------------------------------------------------------------------- */
 
@@ -127,6 +134,8 @@ static void begin(void)
 	 * world that did that. */
 	if (PMPI_Comm_get_parent(&parent) != MPI_SUCCESS || parent != MPI_COMM_NULL)
 		return;
+	/* Whether an agent is there or not: ranks on other nodes count, too. */
+	identities_begin();
 	if (PMPI_Comm_rank(MPI_COMM_WORLD, &rank) == MPI_SUCCESS &&
 	    PMPI_Comm_size(MPI_COMM_WORLD, &size) == MPI_SUCCESS)
 		keeper_start(rank, size);
@@ -139,7 +148,7 @@ static int copied(MPI_Comm comm, int key, void *extra, void *value, void *copy, 
 	const struct attribute *original = value;
 	struct attribute *attribute;
 
-	(void)comm, (void)key, (void)extra;
+	(void)key, (void)extra;
 	*flag = 0;
 	if (copies_for_us ||
 	    !(original->visible.options & (KEEPTIME_INHERIT_SHARED | KEEPTIME_INHERIT_OWN)))
@@ -152,8 +161,10 @@ static int copied(MPI_Comm comm, int key, void *extra, void *value, void *copy, 
 	       original->is_malformed ? sizeof original->visible : SIZE_MIN);
 	attribute->is_malformed = original->is_malformed;
 	/* MPI may hold locks of its own meanwhile: whoever has the copy made waits for the answer. */
-	attribute->ask = original->visible.options & KEEPTIME_INHERIT_SHARED ? ask_hold(&original->ask)
-									     : ask_again(&original->ask);
+	if (original->visible.options & KEEPTIME_INHERIT_SHARED)
+		attribute->ask = ask_hold(&original->ask);
+	else
+		attribute->ask = ask_again(&original->ask, copying.comm == comm ? copying.number : 0);
 	*(struct attribute **)copy = attribute;
 	*flag = 1;
 	return MPI_SUCCESS;
@@ -212,7 +223,7 @@ static void ask(struct attribute *attribute, MPI_Comm comm, struct attribute *be
 		attribute->visible.state = KEEPTIME_REFUSED;
 		return;
 	}
-	attribute->ask = ask_new(&members, &attribute->visible);
+	attribute->ask = ask_new(&members, identity_of(comm), &attribute->visible);
 	if (!attribute->ask) {
 		members_free(&members);
 		malformed(attribute, "memory is lacking");
@@ -274,19 +285,37 @@ static int delete(MPI_Comm comm)
 	return code;
 }
 
+/* What was being copied before: callbacks of others may copy, too. */
+static struct copying begin_copy(MPI_Comm comm)
+{
+	struct copying outer = copying;
+
+	copying.comm = comm;
+	copying.number = identity_next(comm);
+	return outer;
+}
+
 /* A copy that asks for itself is answered when the program has it. */
-static int copied_to(int code, const MPI_Comm *copy)
+static int copied_to(struct copying outer, int code, const MPI_Comm *copy)
 {
 	struct attribute *attribute = NULL;
+	uint64_t number = copying.number;
+	struct identity *identity;
 	struct ask *own = NULL;
 	int flag = 0;
 
+	copying = outer;
+	if (code == MPI_SUCCESS)
+		identity_give(*copy, number);
 	if (code != MPI_SUCCESS || keyval == MPI_KEYVAL_INVALID)
 		return code;
 	pthread_mutex_lock(&using);
 	PMPI_Comm_get_attr(*copy, keyval, &attribute, &flag);
 	if (flag && !(attribute->visible.options & KEEPTIME_INHERIT_SHARED))
 		own = ask_watch(&attribute->ask);
+	identity = own ? identity_of(*copy) : NULL;
+	if (identity)
+		identity->asks = 1;
 	pthread_mutex_unlock(&using);
 	if (own)
 		ask_wait(own);
@@ -315,12 +344,16 @@ int MPI_Comm_delete_attr(MPI_Comm comm, int key)
 
 int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *copy)
 {
-	return copied_to(PMPI_Comm_dup(comm, copy), copy);
+	struct copying outer = begin_copy(comm);
+
+	return copied_to(outer, PMPI_Comm_dup(comm, copy), copy);
 }
 
 int MPI_Comm_dup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *copy)
 {
-	return copied_to(PMPI_Comm_dup_with_info(comm, info, copy), copy);
+	struct copying outer = begin_copy(comm);
+
+	return copied_to(outer, PMPI_Comm_dup_with_info(comm, info, copy), copy);
 }
 
 /* The names of MPI 1, which the paper used. */

@@ -41,7 +41,7 @@ struct ask {
 	int references;
 	int watchers; /* among these, who waits for an answer and is no communicator */
 	struct members members;
-	uint32_t index;  /* among those with the same members */
+	uint32_t index;  /* tells it from those with the same members, on all their ranks alike */
 	uint32_t change; /* counts the values */
 	keeptime_qos terms;
 	struct in_addr *seen;
@@ -55,7 +55,8 @@ struct ask {
 	char reason[KEEPTIME_REASON_SIZE];
 };
 
-/* How many asks there were with the same members. Kept for ever: ranks count alike. */
+/* How many asks there were of communicators without an identity that have the same members. Kept for ever: ranks count alike,
+ * if they set attributes in the same order. */
 struct circle {
 	struct circle *next;
 	struct members members;
@@ -171,7 +172,7 @@ static void waits(struct ask *ask)
 	pthread_cond_signal(&changed);
 }
 
-struct ask *ask_new(struct members *members, const keeptime_qos *terms)
+struct ask *ask_new(struct members *members, struct identity *identity, const keeptime_qos *terms)
 {
 	struct ask *ask = calloc(1, sizeof *ask);
 	struct ask **end = &asks;
@@ -179,7 +180,9 @@ struct ask *ask_new(struct members *members, const keeptime_qos *terms)
 	if (!ask)
 		return NULL;
 	pthread_mutex_lock(&lock);
-	if (!count_in(members, &ask->index)) {
+	if (identity) {
+		ask->index = identity_next_index(identity);
+	} else if (!count_in(members, &ask->index)) {
 		pthread_mutex_unlock(&lock);
 		free(ask);
 		return NULL;
@@ -200,8 +203,9 @@ struct ask *ask_new(struct members *members, const keeptime_qos *terms)
 	return ask;
 }
 
-struct ask *ask_again(struct ask *const *place)
+struct ask *ask_again(struct ask *const *place, uint64_t number)
 {
+	struct identity identity = { .number = number };
 	struct members members;
 	keeptime_qos terms;
 	struct ask *again;
@@ -213,7 +217,7 @@ struct ask *ask_again(struct ask *const *place)
 	}
 	terms = (*place)->terms;
 	pthread_mutex_unlock(&lock);
-	again = ask_new(&members, &terms);
+	again = ask_new(&members, number ? &identity : NULL, &terms);
 	if (!again)
 		members_free(&members);
 	return again;
@@ -272,21 +276,27 @@ struct ask *ask_take(struct ask **place, bool shared)
 	return ask;
 }
 
+/* With the lock. */
+static void let_go(struct ask *ask)
+{
+	if (--ask->references)
+		return;
+	for (struct ask **at = &asks; *at; at = &(*at)->next)
+		if (*at == ask) {
+			*at = ask->next;
+			break;
+		}
+	members_free(&ask->members);
+	free(ask->seen);
+	free(ask);
+	is_dirty = true;
+	pthread_cond_signal(&changed);
+}
+
 void ask_drop(struct ask *ask)
 {
 	pthread_mutex_lock(&lock);
-	if (--ask->references == 0) {
-		for (struct ask **at = &asks; *at; at = &(*at)->next)
-			if (*at == ask) {
-				*at = ask->next;
-				break;
-			}
-		members_free(&ask->members);
-		free(ask->seen);
-		free(ask);
-		is_dirty = true;
-		pthread_cond_signal(&changed);
-	}
+	let_go(ask);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -304,9 +314,10 @@ void ask_wait(struct ask *ask)
 	while (is_running && !must_stop && !is_answered(ask))
 		if (pthread_cond_timedwait(&answered, &lock, &until) == ETIMEDOUT)
 			break;
+	/* Both at once: whoever takes it would think that others share it. */
 	ask->watchers--;
+	let_go(ask);
 	pthread_mutex_unlock(&lock);
-	ask_drop(ask);
 }
 
 void ask_tell(const struct ask *ask, keeptime_qos *terms)

@@ -68,12 +68,23 @@ exit_code() { # CODE COMMAND...
     [ "$got" = "$code" ]
 }
 
-recorded() { # PATTERN
-    grep -qF -- "$1" "$work/record" || {
+recorded() { # PATTERN [KIND OF PATTERN]
+    grep -q "${2:--F}" -- "$1" "$work/record" || {
         echo "not told: $1; but"
         cut -c 1-600 "$work/record" | sort -u | head -20
         return 1
     }
+}
+
+# All ask for the same in these tests, but for the size of their messages.
+recorded_of() { # MEMBERS MESSAGE_SIZE
+    recorded "\"members\":\\[$1\\],\"index\":[0-9]+,\"talk\":\"all-to-all\"\\},\"change\":1,\"terms\":\\{\"class\":\"premium\",\"bits_per_second\":1000000,\"message_bytes_max\":$2," -E
+}
+
+# By what numbers communicators are told of that ask for messages of this size.
+numbers_of() { # MESSAGE_SIZE
+    grep -oE "\"index\":[0-9]+,\"talk\":\"all-to-all\"[^{]*\{[^}]*\"message_bytes_max\":$1," "$work/record" |
+        grep -oE '"index":[0-9]+' | sort -u
 }
 
 # --- tests ------------------------------------------------------------------------------------------
@@ -114,6 +125,8 @@ test_with_agent() {
     test_that "what is refused leaves what was granted" preloaded "$work/agent" 2 refused
     test_that "a child has no connection" preloaded "$work/agent" 1 forked
     test_that "begun by another name" preloaded "$work/agent" 2 foreign
+    test_that "in whatever order attributes are set" all_count_alike_in_any_order
+    test_that "two threads set one attribute again and again" one_communicator_asks_once
     stop_recorder
     start_recorder slow || return
     test_that "who waits for a copy holds up nobody" preloaded "$work/agent" 1 copies
@@ -138,7 +151,34 @@ another_value_is_no_other_ask() {
     : >"$work/record"
     preloaded "$work/agent" 1 setters >"$work/out" || return
     cat "$work/out"
-    grep -q skipped "$work/out" || { recorded '"index":0,' && recorded_nothing_of '"index":1,'; }
+    grep -q skipped "$work/out" || one_number_is_told
+}
+
+one_communicator_asks_once() {
+    : >"$work/record"
+    preloaded "$work/agent" 1 setters again >"$work/out" || return
+    cat "$work/out"
+    grep -q skipped "$work/out" || one_number_is_told
+}
+
+one_number_is_told() {
+    grep -oE '"index":[0-9]+' "$work/record" | sort -u >"$work/numbers"
+    cat "$work/numbers"
+    [ "$(wc -l <"$work/numbers")" = 1 ]
+}
+
+# Seven communicators of the same ranks, and what one of them asks for beside what it has lent to a copy.
+all_count_alike_in_any_order() {
+    local mark
+    : >"$work/record"
+    preloaded "$work/agent" 2 orders || return
+    for mark in $(seq 3001 3008); do
+        all_count_alike "$mark" || return
+    done
+    for mark in $(seq 3001 3008); do
+        numbers_of "$mark"
+    done | sort -u >"$work/numbers"
+    [ "$(wc -l <"$work/numbers")" = 8 ]
 }
 
 calls_are_far_between() {
@@ -228,14 +268,14 @@ test_what_is_told() {
     start_recorder || return
     transport=tcp choose_launcher
     test_that "shapes, and pacing" comes_to_its_end 4 shapes paced
-    test_that "all to all" recorded '"members":[0,1,2,3],"index":0,"talk":"all-to-all"},"change":1,"terms":{"class":"premium","bits_per_second":1000000,"message_bytes_max":1001'
+    test_that "all to all" recorded_of 0,1,2,3 1001
     test_that "a grid talks to neighbours" recorded '"talk":"0>2 0>1 1>3 1>0 2>0 2>3 3>1 3>2"},"change":1,"terms":{"class":"premium","bits_per_second":1000000,"message_bytes_max":1002'
-    test_that "half of them" recorded '"members":[2,3],"index":0,"talk":"all-to-all"'
+    test_that "half of them" recorded_of 2,3 1003
     test_that "an intercommunicator talks across" recorded '"talk":"0>2 2>0 0>3 3>0 1>2 2>1 1>3 3>1"},"change":1,"terms":{"class":"premium","bits_per_second":1000000,"message_bytes_max":1004'
     test_that "a graph" recorded '"talk":"0>1 1>0"},"change":1,"terms":{"class":"premium","bits_per_second":1000000,"message_bytes_max":1005'
     test_that "a distributed graph" recorded '"talk":"2>3 3>0"},"change":1,"terms":{"class":"premium","bits_per_second":1000000,"message_bytes_max":1006'
-    test_that "oneself" recorded '"members":[1],"index":0,"talk":"all-to-all"'
-    test_that "who has no neighbours tells of itself" recorded '"members":[3],"index":1,"talk":"all-to-all"},"change":1,"terms":{"class":"premium","bits_per_second":1000000,"message_bytes_max":1008'
+    test_that "oneself" recorded_of 1 1007
+    test_that "who has no neighbours tells of itself" recorded_of 3 1008
     test_that "and counts as the others do" all_count_alike 1009
     stop_recorder
     # What is asked while the agent is being called must neither be lost nor stop the program.
@@ -248,9 +288,8 @@ test_what_is_told() {
 
 # All ranks tell of a communicator with the same number.
 all_count_alike() { # MESSAGE_SIZE
-    local told numbers
-    told=$(grep -oE "\"index\":[0-9]+,\"talk\":\"all-to-all\"[^{]*\{[^}]*\"message_bytes_max\":$1," "$work/record")
-    numbers=$(grep -oE '"index":[0-9]+' <<<"$told" | sort -u)
+    local numbers
+    numbers=$(numbers_of "$1")
     echo "$numbers"
     [ -n "$numbers" ] && [ "$(wc -l <<<"$numbers")" = 1 ]
 }

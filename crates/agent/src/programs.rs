@@ -28,7 +28,7 @@ struct State {
     said: u64,
     ranks: BTreeMap<u64, Seat>,
     talks: BTreeMap<Name, Talk>,
-    progress: BTreeMap<Name, BTreeMap<u32, Course>>,
+    courses: BTreeMap<u64, Course>,
     broker: Broker,
 }
 
@@ -56,9 +56,10 @@ struct Talk {
     answers: BTreeMap<u32, RankAnswer>,
 }
 
-/// How far one rank was at its last two reports.
-#[derive(Debug, Clone, Copy)]
+/// How far one rank of a job was at its last two reports.
+#[derive(Debug)]
 struct Course {
+    job: Name,
     last: (Progress, WallTime),
     before: Option<(Progress, WallTime)>,
 }
@@ -126,24 +127,16 @@ impl Programs {
         self.answered.notify_all();
     }
 
-    /// How far a rank is at `now`.
-    pub fn progress(&self, job: Name, progress: Progress, now: WallTime) {
-        let mut state = self.lock();
-        let ranks = state.progress.entry(job).or_default();
-        let before = ranks.get(&progress.rank).map(|course| course.last);
-        ranks.insert(progress.rank, Course { last: (progress, now), before });
-    }
-
     /// How far the slowest rank of a job is; nothing if no rank here tells or repeats itself.
     pub fn progress_of(&self, job: &Name) -> Option<ProgressStatus> {
         let state = self.lock();
-        let courses = state.progress.get(job)?.values();
+        let courses = state.courses.values().filter(|course| course.job == *job);
         courses.filter_map(Course::status).min_by_key(|status| status.iterations)
     }
 
     /// Forgets jobs that are no longer there.
     pub fn retain(&self, is_there: impl Fn(&Name) -> bool) {
-        self.lock().progress.retain(|job, _| is_there(job));
+        self.lock().courses.retain(|_, course| is_there(&course.job));
     }
 
     /// What is behind it is whole whenever it is unlocked.
@@ -189,11 +182,21 @@ impl Visit {
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
+
+    /// How far the rank is at `now`. That is forgotten when this ends.
+    pub fn progress(&self, job: Name, progress: Progress, now: WallTime) {
+        let mut state = self.programs.lock();
+        let is_its = |course: &Course| course.job == job && course.last.0.rank == progress.rank;
+        let former = state.courses.remove(&self.number).filter(is_its);
+        let (last, before) = ((progress, now), former.map(|course| course.last));
+        state.courses.insert(self.number, Course { job, last, before });
+    }
 }
 
 impl Drop for Visit {
     fn drop(&mut self) {
         let mut state = self.programs.lock();
+        state.courses.remove(&self.number);
         let Some(seat) = state.ranks.remove(&self.number) else { return };
         state.leave(&seat.job);
     }
@@ -375,24 +378,28 @@ mod tests {
         });
     }
 
+    // Goal: a rank that has ended holds back nobody's progress. Method: the slowest of two ends.
     #[test]
-    fn the_slowest_rank_tells_how_far_a_job_is() {
-        let programs = Programs::default();
+    fn the_slowest_rank_that_is_there_tells_how_far_a_job_is() {
+        let programs = Arc::new(Programs::default());
+        let (first, second) = (programs.visit(), programs.visit());
         let at = |seconds| WallTime::default().saturating_add(Nanos::from_secs(seconds));
         let one = Progress { rank: 0, operations: 100, period: 10, told: 0 };
         assert_eq!(programs.progress_of(&job()), None);
-        programs.progress(job(), one, at(10));
-        programs.progress(job(), Progress { operations: 140, ..one }, at(12));
-        programs.progress(job(), Progress { rank: 1, operations: 900, ..one }, at(12));
+        first.progress(job(), one, at(10));
+        first.progress(job(), Progress { operations: 140, ..one }, at(12));
+        second.progress(job(), Progress { rank: 1, operations: 900, ..one }, at(12));
         let status = programs.progress_of(&job()).unwrap();
         assert_eq!(
             (status.iterations, status.iterations_per_second, status.told),
             (14, 2.0, false)
         );
         assert_eq!((status.period, status.at_unix_nanos), (10, at(12)));
-        programs.progress(job(), Progress { told: 3, ..one }, at(13));
+        first.progress(job(), Progress { told: 3, ..one }, at(13));
         let status = programs.progress_of(&job()).unwrap();
         assert_eq!((status.iterations, status.told, status.period), (3, true, 0));
+        drop(first);
+        assert_eq!(programs.progress_of(&job()).unwrap().iterations, 90);
         programs.retain(|_| false);
         assert_eq!(programs.progress_of(&job()), None);
     }

@@ -8,6 +8,7 @@ use crate::programs::Visit;
 use crate::seats::Seats;
 use crate::wire::{LINE_BYTES_MAX, Request, Response};
 use keeptime_linux::started::Started;
+use keeptime_linux::syscall::SyscallError;
 use keeptime_linux::{users, vital};
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
@@ -82,7 +83,11 @@ pub fn serve<E: Enforcer + 'static>(
         let agent = Arc::clone(agent);
         let conversation = move || {
             let _seat = seat;
-            let _ = converse(&agent, stream, &requester(user));
+            match requester(user) {
+                Ok(requester) => drop(converse(&agent, stream, &requester)),
+                // Who comes again may be known then.
+                Err(error) => tracing::warn!("a user is not let in: {error}"),
+            }
         };
         // Where no thread can be made, the connection is closed, and the others and the node's jobs go on.
         let _ = std::thread::Builder::new().spawn(conversation);
@@ -168,7 +173,7 @@ fn converse<E: Enforcer>(
                 let checked = progress.check().map_err(|invalid| invalid.to_string());
                 match checked.and_then(|()| agent.job_for(job, process, requester)) {
                     Ok(job) => {
-                        agent.programs().progress(job, progress, now());
+                        visit.progress(job, progress, now());
                         Response::Done
                     }
                     Err(reason) => Response::Refused { reason },
@@ -258,11 +263,11 @@ fn is_trusted(user: u32) -> bool {
 }
 
 /// May ask a directory service: on the connection's own thread.
-fn requester(user: u32) -> Requester {
-    match is_trusted(user) {
+fn requester(user: u32) -> Result<Requester, SyscallError> {
+    Ok(match is_trusted(user) {
         true => Requester::Trusted,
-        false => Requester::User { id: user, name: users::name_of(user) },
-    }
+        false => Requester::User { id: user, name: users::name_of(user)? },
+    })
 }
 
 /// A thread that panicked in the middle left the book as it was: books are replaced whole.
@@ -305,6 +310,15 @@ mod tests {
 
     /// What is answered to one request, on a connection of its own.
     fn answer(agent: &Mutex<Agent<Unenforced>>, request: &Request) -> Response {
+        answer_and(agent, request, || ()).0
+    }
+
+    /// The same, and what is seen before the connection ends.
+    fn answer_and<T>(
+        agent: &Mutex<Agent<Unenforced>>,
+        request: &Request,
+        look: impl FnOnce() -> T,
+    ) -> (Response, T) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(move || converse(agent, theirs, &Requester::Trusted));
@@ -312,8 +326,10 @@ mod tests {
             line.push(b'\n');
             (&ours).write_all(&line).unwrap();
             let mut answer = String::new();
-            BufReader::new(ours).read_line(&mut answer).unwrap();
-            serde_json::from_str(&answer).unwrap()
+            BufReader::new(&ours).read_line(&mut answer).unwrap();
+            let seen = look();
+            drop(ours);
+            (serde_json::from_str(&answer).unwrap(), seen)
         })
     }
 
@@ -410,19 +426,19 @@ mod tests {
         assert!(book.assignments().contains_key(&bug()));
     }
 
-    // What is remembered of a job's ranks is bounded by how many ranks there can be.
+    // What is remembered of a job's ranks is bounded by how many ranks there can be, and goes with each.
     #[test]
     fn the_progress_of_a_rank_that_cannot_be_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let agent = agent(&directory);
         let tell = |rank| {
             let progress = Progress { rank, operations: 7, period: 1, told: 0 };
-            answer(&agent, &Request::MpiProgress { job: Some(job()), progress })
+            let is_known = || lock(&agent).programs().progress_of(&job()).is_some();
+            answer_and(&agent, &Request::MpiProgress { job: Some(job()), progress }, is_known)
         };
-        let refused = tell(RANKS_MAX);
-        assert!(matches!(refused, Response::Refused { .. }), "{refused:?}");
+        let (refused, is_known) = tell(RANKS_MAX);
+        assert!(matches!(refused, Response::Refused { .. }) && !is_known, "{refused:?}");
+        assert_eq!(tell(RANKS_MAX - 1), (Response::Done, true));
         assert_eq!(lock(&agent).programs().progress_of(&job()), None);
-        assert_eq!(tell(RANKS_MAX - 1), Response::Done);
-        assert!(lock(&agent).programs().progress_of(&job()).is_some());
     }
 }

@@ -432,7 +432,7 @@ pub fn goal(within: &str, set: &[&str], prefer: &str) -> Result<GoalArguments> {
         set: set.iter().map(ToString::to_string).collect(),
         nodes: None,
         prefer: prefer.parse()?,
-        quantile: "90 %".parse()?,
+        quantile: None,
     })
 }
 

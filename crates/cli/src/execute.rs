@@ -3,6 +3,7 @@
 
 use crate::cluster::Cluster;
 use crate::hold::Hold;
+use crate::interrupt;
 use anyhow::Result;
 use keeptime_launch::mpi::Mpi;
 use keeptime_launch::process::{Progress, RunError, run_within};
@@ -145,7 +146,10 @@ pub fn execute_within(
         Some(why) => ExecuteError::Lost { why },
         None => ExecuteError::Run(error),
     };
-    let outcome = run_within(&line, limit, &ended, &mut watch).map_err(failed)?;
+    // What came before the program is not for it: it could not be ready for that.
+    while interrupt::to_pass_on().is_some() {}
+    let signals = &interrupt::to_pass_on;
+    let outcome = run_within(&line, limit, signals, &ended, &mut watch).map_err(failed)?;
     let lines = outcome.stdout.iter().map(String::as_str);
     let time = told_time(application.time(), lines, outcome.wall).ok_or_else(|| {
         let expected = match application.time() {

@@ -1,4 +1,5 @@
-//! Ctrl-C, SIGTERM and the end of the terminal as a flag that long work looks at, so that resources are given back.
+//! Ctrl-C, SIGTERM and the end of the terminal as a flag that long work looks at, so that resources are given back; and
+//! what else is signalled to a run.
 
 use nix::sys::signal::{SigSet, Signal};
 use std::fs;
@@ -6,6 +7,11 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// What users signal to their programs, by which these save their state, say.
+const OF_USERS: [Signal; 2] = [Signal::SIGUSR1, Signal::SIGUSR2];
+/// Which of them have come for the program that runs.
+static CAME: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
 /// Turns the first interrupt into [`stopped`]; a second one ends the program at once. Must be called
 /// before any other thread starts.
@@ -22,28 +28,62 @@ pub fn listen() -> nix::Result<()> {
 /// # Errors
 /// As [`listen`].
 pub fn listen_at_terminal() -> nix::Result<()> {
+    listen_for(at_terminal())
+}
+
+/// The same for what holds a reservation and runs a program in it: users' signals are the program's ([`to_pass_on`]), and
+/// Ctrl-Z stops nothing. What the program runs in would be given back, as that of a holder that is silent.
+///
+/// # Errors
+/// As [`listen`].
+pub fn listen_for_a_program() -> nix::Result<()> {
+    let mut signals = at_terminal();
+    signals.extend(OF_USERS);
+    signals.add(Signal::SIGTSTP);
+    listen_for(signals)
+}
+
+fn at_terminal() -> SigSet {
     let mut signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
     // Whoever waits for a signal gets it though it is ignored.
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     if !is_ignored(Signal::SIGHUP, &status) {
         signals.add(Signal::SIGHUP);
     }
-    listen_for(signals)
+    signals
 }
 
 fn listen_for(signals: SigSet) -> nix::Result<()> {
     signals.thread_block()?;
     std::thread::spawn(move || {
         while let Ok(signal) = signals.wait() {
-            if STOPPED.swap(true, Ordering::SeqCst) {
-                std::process::exit(128 + signal as i32);
-            }
-            // The terminal may be gone.
-            let _ = writeln!(std::io::stderr(), "stopping (again to stop at once)");
+            hear(signal);
         }
     });
     Ok(())
 }
+
+fn hear(signal: Signal) {
+    // The terminal may be gone.
+    let tell = |what: &str| drop(writeln!(std::io::stderr(), "{what}"));
+    match OF_USERS.iter().position(|of_users| *of_users == signal) {
+        Some(at) => CAME[at].store(true, Ordering::SeqCst),
+        None if signal == Signal::SIGTSTP => tell(NOT_STOPPED),
+        None if STOPPED.swap(true, Ordering::SeqCst) => {
+            std::process::exit(128 + signal as i32);
+        }
+        None => tell("stopping (again to stop at once)"),
+    }
+}
+
+/// A signal of the user's that has come since the last call, for the program that runs.
+pub fn to_pass_on() -> Option<Signal> {
+    let mut all = OF_USERS.into_iter().zip(&CAME);
+    all.find_map(|(signal, came)| came.swap(false, Ordering::SeqCst).then_some(signal))
+}
+
+const NOT_STOPPED: &str = "not stopped: a run that stands still loses its reservation after ten seconds. What is made by \
+                           `keeptime reserve` stays; `keeptime run --in` runs in it";
 
 /// Whether a process ignores `signal`, by the text of its `/proc/PID/status`.
 fn is_ignored(signal: Signal, status: &str) -> bool {
@@ -66,6 +106,16 @@ pub fn stopped() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_users_signal_is_kept_for_their_program() {
+        assert_eq!(to_pass_on(), None);
+        for signal in [Signal::SIGUSR2, Signal::SIGUSR1, Signal::SIGUSR2] {
+            hear(signal);
+        }
+        let told = [(); 3].map(|()| to_pass_on());
+        assert_eq!(told, [Some(Signal::SIGUSR1), Some(Signal::SIGUSR2), None]);
+    }
 
     #[test]
     fn what_is_ignored_stands_in_a_mask_of_bits() {

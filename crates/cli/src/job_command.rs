@@ -1,5 +1,8 @@
 //! A command of a job on this node: the agent counts this process to the job, so that whatever it starts has what
 //! is reserved, and ends all of that when this process has ended.
+//!
+//! SIGUSR1 and SIGUSR2 are the command's. Whoever sends them to all processes, as batch systems do, has reached it; those of
+//! a run, whose launcher is the command, are passed on to it.
 
 use crate::arguments::AgentExecArguments;
 use anyhow::{Context, Result, ensure};
@@ -7,10 +10,12 @@ use keeptime_agent::client::Client;
 use keeptime_agent::wire::Place;
 use keeptime_lab::exit_code;
 use keeptime_launch::mpi::DEVICE_VARIABLES;
-use keeptime_linux::netns::die_with_parent;
-use keeptime_linux::process::{Identity, Process};
+use keeptime_linux::netns::{die_with, die_with_parent};
+use keeptime_linux::process::{Identity, Process, with_no_signal_blocked};
 use keeptime_model::Invalid;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
@@ -52,6 +57,7 @@ impl NotStarted {
 /// # Errors
 /// If it was not started; if it cannot be waited for.
 pub fn run(arguments: &AgentExecArguments) -> Result<u8> {
+    commands_own().thread_block().context("cannot block signals")?;
     let mut agent = Agent::of(arguments).map_err(NotStarted::Refused)?;
     let started = start(arguments, &agent.place).map_err(anyhow::Error::from);
     let ended = started.and_then(|child| wait(child, &mut agent));
@@ -70,8 +76,10 @@ struct Agent<'a> {
 
 impl<'a> Agent<'a> {
     fn of(arguments: &'a AgentExecArguments) -> Result<Self> {
-        if arguments.die_with_parent {
-            die_with_parent()?;
+        match arguments.parent {
+            Some(parent) => die_with(parent)?,
+            None if arguments.die_with_parent => die_with_parent()?,
+            None => {}
         }
         let directory = arguments.directory.as_deref().unwrap_or(Path::new("."));
         let expected = "a directory that is there on every node, as all files of a run have to be";
@@ -117,7 +125,13 @@ fn start(arguments: &AgentExecArguments, place: &Place) -> Result<Child, NotStar
         command.current_dir(directory);
     }
     let failed = |source| NotStarted::Program { program: program.clone(), source };
-    command.spawn().map_err(failed)
+    // A run, by which this process was started, waits for signals and so has them blocked.
+    with_no_signal_blocked(&mut command).spawn().map_err(failed)
+}
+
+/// Signals that mean the command, and nothing here.
+fn commands_own() -> SigSet {
+    [Signal::SIGUSR1, Signal::SIGUSR2].into_iter().collect()
 }
 
 /// Whether each node tells a program by the variable `name` where it is.
@@ -144,9 +158,15 @@ fn environment(arguments: &AgentExecArguments, place: &Place) -> Vec<(&'static s
 fn wait(mut child: Child, agent: &mut Agent<'_>) -> Result<u8> {
     let pid = i32::try_from(child.id())?;
     let process = Identity::of(pid)?.map(|identity| identity.open()).transpose()?.flatten();
+    // A run knows this process and not the command.
+    let is_of_run = agent.arguments.die_with_parent;
+    let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+    let signals = is_of_run.then(|| SignalFd::with_flags(&commands_own(), flags)).transpose()?;
     while let Some(process) = &process {
-        match next(process, agent.client.as_ref())? {
+        match next(process, agent.client.as_ref(), signals.as_ref())? {
             Next::Ended => break,
+            // It may have become another user's.
+            Next::Signalled(signal) => drop(process.signal(signal)),
             Next::Alone => {
                 // The agent ends the rest, when this process has ended.
                 child.kill()?;
@@ -165,6 +185,8 @@ fn wait(mut child: Child, agent: &mut Agent<'_>) -> Result<u8> {
 enum Next {
     /// The command ended.
     Ended,
+    /// It is to have a signal.
+    Signalled(Signal),
     /// Whoever listened to it has gone.
     Alone,
     /// The agent has gone.
@@ -173,13 +195,18 @@ enum Next {
     Nothing,
 }
 
-fn next(process: &Process, agent: Option<&Client>) -> Result<Next> {
+fn next(process: &Process, agent: Option<&Client>, signals: Option<&SignalFd>) -> Result<Next> {
+    if let Some(signal) = signals.and_then(|signals| signals.read_signal().ok().flatten()) {
+        return Ok(Next::Signalled(Signal::try_from(i32::try_from(signal.ssi_signo)?)?));
+    }
     let (out, err) = (io::stdout(), io::stderr());
     // Of a file that is closed at its other end the kernel tells without being asked.
     let gone = |fd| PollFd::new(fd, PollFlags::empty());
     let mut fds =
         vec![PollFd::new(process.as_fd(), PollFlags::POLLIN), gone(out.as_fd()), gone(err.as_fd())];
     fds.extend(agent.map(|agent| PollFd::new(agent.connection(), PollFlags::POLLIN)));
+    // One that has come is read by the next call.
+    fds.extend(signals.map(|signals| PollFd::new(signals.as_fd(), PollFlags::POLLIN)));
     let timeout = match agent {
         Some(_) => PollTimeout::NONE,
         None => PollTimeout::try_from(AGAIN_AFTER)?,
@@ -196,7 +223,7 @@ fn next(process: &Process, agent: Option<&Client>) -> Result<Next> {
     Ok(match () {
         () if has(0) => Next::Ended,
         () if happened(1) || happened(2) => Next::Alone,
-        () if has(3) => Next::AgentAway,
+        () if agent.is_some() && has(3) => Next::AgentAway,
         () => Next::Nothing,
     })
 }

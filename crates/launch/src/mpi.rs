@@ -155,7 +155,17 @@ impl Mpi {
     ///
     /// TCP alone is used between ranks, so that the link's reservation is what they feel, and
     /// ranks that wait give their core away: nodes may have less than a core.
-    pub fn command_line(&self, launch: &Launch<'_>, command: &[String]) -> Vec<String> {
+    ///
+    /// # Errors
+    /// If launchers would take a word of the command for what parts two programs.
+    pub fn command_line(
+        &self,
+        launch: &Launch<'_>,
+        command: &[String],
+    ) -> Result<Vec<String>, Invalid> {
+        if command.iter().any(|word| word == PARTS_PROGRAMS) {
+            return Err(Invalid::new("command", command.join(" "), ONE_PROGRAM));
+        }
         let mut line = vec![self.mpiexec.display().to_string()];
         match self.flavour {
             Flavour::OpenMpi => {
@@ -163,6 +173,8 @@ impl Mpi {
                 line.extend(["--allow-run-as-root".into(), "--bind-to".into(), "none".into()]);
                 line.extend(["-np".into(), hosts.len().to_string()]);
                 line.extend(["-host".into(), hosts.join(",")]);
+                // By any other mapping the node where it is started comes first, and flows are reserved between ranks.
+                line.extend(["--map-by".into(), "seq".into()]);
                 line.extend(self.prefix());
                 let of_runtime = match self.has_prrte() {
                     true => prrte_options(launch),
@@ -182,7 +194,7 @@ impl Mpi {
             }
         }
         line.extend(command.iter().cloned());
-        line
+        Ok(line)
     }
 
     /// Where an Open MPI is on all nodes, if shells there would not find its daemons by themselves: they have no module loaded.
@@ -206,6 +218,11 @@ impl Mpi {
 
 /// Every shell looks for programs there.
 const SYSTEMS_PREFIXES: [&str; 3] = ["/", "/usr", "/usr/local"];
+
+/// Behind it launchers begin with another program, wherever among a program's words it stands.
+const PARTS_PROGRAMS: &str = ":";
+const ONE_PROGRAM: &str = "one program for all ranks: launchers of MPI take a word that is a colon alone for the end of one. \
+     A shell can have it, as in sh -c 'exec ./program :'";
 
 /// The first Open MPI that starts ranks by PRRTE.
 const PRRTE_SINCE: u32 = 5;
@@ -369,7 +386,7 @@ mod tests {
         let passed = &["PATH".to_owned(), "HOME".to_owned()];
         let launch = Launch { hosts: &hosts, remote, bond, network, passed };
         let mpi = Mpi { flavour, version: version.into(), mpiexec: "mpiexec".into() };
-        mpi.command_line(&launch, &["./a".to_string(), "--size".into(), "512".into()])
+        mpi.command_line(&launch, &["./a".to_string(), "--size".into(), "512".into()]).unwrap()
     }
 
     /// Whether these words follow one another.
@@ -383,6 +400,26 @@ mod tests {
         assert!(says(&line, &["-genvlist", "PATH,HOME"]), "{line:?}");
     }
 
+    // Goal: a program's own words never start another program beside it. Method: the word by which launchers part them,
+    // for each; inside of another word it means nothing.
+    #[test]
+    fn a_word_that_parts_programs_is_refused() {
+        let (remote, hosts) = (Path::new("/run/rsh"), ["10.0.0.1".to_string()]);
+        let (bond, passed) = (Bond::Loose, &["PATH".to_owned()]);
+        let launch = Launch { hosts: &hosts, remote, bond, network: network(), passed };
+        for flavour in [Flavour::OpenMpi, Flavour::Mpich] {
+            let mpi = Mpi { flavour, version: "4.1.4".into(), mpiexec: "mpiexec".into() };
+            let line = |words: &[&str]| {
+                let words: Vec<_> = words.iter().map(ToString::to_string).collect();
+                mpi.command_line(&launch, &words)
+            };
+            let error = line(&["./a", "--sign", ":", "./b"]).unwrap_err().to_string();
+            assert!(error.contains("one program for all ranks"), "{error}");
+            assert!(error.contains("./a --sign : ./b"), "{error}");
+            assert!(line(&["sh", "-c", "exec ./a :"]).is_ok() && line(&["./a", "::"]).is_ok());
+        }
+    }
+
     #[test]
     fn each_host_gets_one_rank_in_order() {
         for (flavour, version, list) in [
@@ -392,6 +429,9 @@ mod tests {
         ] {
             let line = line_of(flavour, version, Bond::Loose);
             assert!(says(&line, &[list]), "{line:?}");
+            // Hydra keeps to the order by itself.
+            let is_in_sequence = says(&line, &["--map-by", "seq"]);
+            assert_eq!(is_in_sequence, flavour == Flavour::OpenMpi, "{line:?}");
             assert!(line.iter().any(|word| word.ends_with("/run/rsh")));
             assert!(line.ends_with(&["./a".to_string(), "--size".into(), "512".into()]));
         }

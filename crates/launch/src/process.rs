@@ -1,10 +1,11 @@
 //! One bounded run of a command: its output as it comes, a time limit, and how it ended.
 
 use keeptime_model::units::Nanos;
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
+use std::iter;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -94,21 +95,31 @@ pub fn run(
     stopped: &dyn Fn() -> bool,
     on_line: &mut dyn FnMut(&str) -> Progress,
 ) -> Result<Outcome, RunError> {
-    run_within(command, &|| limit, stopped, on_line)
+    run_within(command, &|| limit, &|| None, stopped, on_line)
 }
 
-/// The same with a limit that may change while it runs; it is asked for at least ten times a second.
+/// The same with a limit that may change while it runs, and with signals that the command is to have; each is asked for at
+/// least ten times a second. They are for the command alone: it knows which of its processes they mean.
 ///
 /// # Errors
 /// As [`run`].
 pub fn run_within(
     command: &[String],
     limit: &dyn Fn() -> Nanos,
+    signals: &dyn Fn() -> Option<Signal>,
     stopped: &dyn Fn() -> bool,
     on_line: &mut dyn FnMut(&str) -> Progress,
 ) -> Result<Outcome, RunError> {
     let started = Instant::now();
     let mut child = spawn(command)?;
+    let leader = Pid::from_raw(child.id() as i32);
+    // As long as nobody has waited for it, it has its number.
+    let pass_on = || {
+        for signal in iter::from_fn(signals) {
+            // One that has just ended needs none.
+            let _ = kill(leader, signal);
+        }
+    };
     let output = read_both(&mut child);
     let mut kept = Kept::default();
     // Once its result is told: by when it has to have ended.
@@ -134,6 +145,7 @@ pub fn run_within(
             Err(RecvTimeoutError::Disconnected) => break None,
             Err(RecvTimeoutError::Timeout) => {}
         }
+        pass_on();
         if let Some(end) = is_over(lingers_until) {
             break Some(end);
         }
@@ -142,6 +154,7 @@ pub fn run_within(
     let mut status = None;
     // Its output is closed, so it is about to end; a program that closed it early goes on, within the same bounds.
     while end.is_none() {
+        pass_on();
         status = child.try_wait().map_err(failed)?;
         if status.is_some() {
             break;
@@ -442,12 +455,32 @@ mod tests {
     fn a_limit_may_change_while_it_runs() {
         let limit = Cell::new(Nanos::from_secs(60));
         let script = shell("echo now; sleep 50");
-        let error = run_within(&script, &|| limit.get(), &|| false, &mut |_| {
+        let error = run_within(&script, &|| limit.get(), &|| None, &|| false, &mut |_| {
             limit.set(Nanos::default());
             Progress::Running
         });
         let RunError::TimedOut { limit, .. } = error.unwrap_err() else { panic!("it ran on") };
         assert_eq!(limit, Nanos::default());
+    }
+
+    // Goal: what is signalled to a program comes to the program alone: what it has started may end by that. Method: one that
+    // ends its child itself and looks by what that ended; also after it has closed its output.
+    #[test]
+    fn a_signal_is_for_the_command_and_not_for_what_it_has_started() {
+        for close in ["", "exec >&- 2>&-;"] {
+            let script = format!(
+                "sleep 30 >/dev/null 2>&1 & trap 'kill $!; wait $!; [ $? = 143 ]; exit $?' USR1; \
+                 echo begun; {close} while :; do sleep 0.05; done"
+            );
+            let to_come = Cell::new(None);
+            let limit = || Nanos::from_secs(20);
+            let signals = || to_come.take();
+            let ended = run_within(&shell(&script), &limit, &signals, &|| false, &mut |_| {
+                to_come.set(Some(Signal::SIGUSR1));
+                Progress::Running
+            });
+            assert!(ended.is_ok(), "{close}: {ended:?}");
+        }
     }
 
     // Goal: a program that has closed its output is ended like any other: when told, and by a limit that has changed.
@@ -462,7 +495,7 @@ mod tests {
         let started = Instant::now();
         let is_later = || started.elapsed() > Duration::from_millis(300);
         let limit = || if is_later() { Nanos::default() } else { Nanos::from_secs(30) };
-        let ended = run_within(&script, &limit, &|| false, &mut |_| Progress::Running);
+        let ended = run_within(&script, &limit, &|| None, &|| false, &mut |_| Progress::Running);
         let RunError::TimedOut { limit, .. } = ended.unwrap_err() else { panic!("it ran on") };
         assert_eq!(limit, Nanos::default());
     }

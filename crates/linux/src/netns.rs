@@ -4,7 +4,9 @@
 use crate::syscall::SyscallError;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::unistd::{Pid, getgid, getuid};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{Signal, raise};
+use nix::unistd::{Pid, getgid, getppid, getuid};
 use std::fs::File;
 use std::marker::PhantomData;
 use std::os::unix::fs::MetadataExt;
@@ -129,20 +131,38 @@ pub fn leave_network() -> Result<(), SyscallError> {
         .map_err(SyscallError::of("unshare", "the network namespace (CLONE_NEWNET)"))
 }
 
-/// The calling process is killed when its parent (the thread that made it) ends.
+/// The calling process is killed when its parent (the thread that made it) ends. It has to find out otherwise that it did
+/// before.
 ///
 /// # Errors
 /// If the kernel refuses.
 pub fn die_with_parent() -> Result<(), SyscallError> {
-    hear_of_parents_end(nix::sys::signal::Signal::SIGKILL)
+    hear_of_parents_end(Signal::SIGKILL, None)
 }
 
-/// The calling process gets `signal` when its parent (the thread that made it) ends.
+/// The same, and at once if its parent is not the process `parent` any more.
 ///
 /// # Errors
 /// If the kernel refuses.
-pub fn hear_of_parents_end(signal: nix::sys::signal::Signal) -> Result<(), SyscallError> {
-    nix::sys::prctl::set_pdeathsig(signal).map_err(SyscallError::of("prctl", "PR_SET_PDEATHSIG"))
+pub fn die_with(parent: i32) -> Result<(), SyscallError> {
+    hear_of_parents_end(Signal::SIGKILL, Some(parent))
+}
+
+/// The calling process gets `signal` when its parent (the thread that made it) ends; at once, where it is said which process
+/// that was and it is that no more: the kernel tells of no end before it was asked to.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn hear_of_parents_end(signal: Signal, parent: Option<i32>) -> Result<(), SyscallError> {
+    set_pdeathsig(signal).map_err(SyscallError::of("prctl", "PR_SET_PDEATHSIG"))?;
+    let now = getppid().as_raw();
+    match parent {
+        // A parent in another process namespace has no number here.
+        Some(parent) if now != parent && now != 0 => {
+            raise(signal).map_err(SyscallError::of("raise", signal.as_str()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn require_one_thread() -> Result<(), SyscallError> {

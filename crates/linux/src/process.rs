@@ -14,9 +14,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process::{Command, ExitStatus};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -317,6 +317,13 @@ impl Child {
         // A child that nobody has waited for keeps its number.
         let _ = nix::sys::signal::kill(self.pid, signal);
     }
+}
+
+/// Has a command begin with no signal blocked, whatever is in who starts it: programs do not look at that.
+pub fn with_no_signal_blocked(command: &mut Command) -> &mut Command {
+    let unblock = || SigSet::empty().thread_set_mask().map_err(io::Error::from);
+    // SAFETY: in the child, before it becomes the program, this makes one system call on memory of its own.
+    unsafe { command.pre_exec(unblock) }
 }
 
 /// Starts a program as the whole purpose of this process: signals that it gets are passed on.

@@ -67,7 +67,8 @@ pub struct Communicator {
     /// Its ranks by their numbers in `MPI_COMM_WORLD`; of an intercommunicator those of both
     /// groups, the group with the lowest number first.
     pub members: Vec<u32>,
-    /// Tells communicators with the same members apart: counted as they were given attributes.
+    /// Tells communicators with the same members apart. It follows from which one each is of its parent's; of those of which
+    /// that is not known, it is less than 2^31 and counts them as they were given attributes.
     pub index: u32,
     /// Who talks to whom, by position among the members.
     pub talk: Pattern,

@@ -202,7 +202,8 @@ mod tests {
         let half = CpuPpm::new(all.cpu_ppm.get() / 2);
         let progress = Progress { rank: 0, operations: 60, period: 6, told: 0 };
         assert_eq!(agent.answer(Request::Enforce(all.clone()), ROOT, at(1)), Response::Done);
-        agent.programs().progress(job.clone(), progress, at(1));
+        let rank = agent.programs().visit();
+        rank.progress(job.clone(), progress, at(1));
         let requests = [
             Request::Restrain { job: job.clone(), cpu_ppm: half },
             Request::Withdraw { job: job.clone() },

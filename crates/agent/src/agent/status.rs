@@ -62,7 +62,8 @@ mod tests {
         assert_eq!(agent.answer(Request::Enforce(assignment("a", 9)), ROOT, at(1)), Response::Done);
         let job: Name = "a".parse().unwrap();
         let progress = Progress { rank: 0, operations: 60, period: 6, told: 0 };
-        agent.programs().progress(job.clone(), progress, at(2));
+        let rank = agent.programs().visit();
+        rank.progress(job.clone(), progress, at(2));
         let Response::Job(status) = agent.answer(Request::Job { job }, ROOT, at(3)) else {
             panic!()
         };

@@ -83,12 +83,12 @@ impl Far {
         let hosts: Vec<_> = addresses.iter().map(ToString::to_string).collect();
         let bond = Bond::Lasting;
         let launch = Launch { hosts: &hosts, remote: remote.path(), bond, network, passed: &[] };
-        let launchers_line = mpi_alone(mpi, &launch, command);
+        let launchers_line = mpi_alone(mpi, &launch, command)?;
         let is_node = addresses.iter().any(|address| own.contains_key(address));
         Ok((self.near_line(is_node.then_some(job), launchers_line)?, remote))
     }
 
-    /// The command line that runs an MPI launcher here. Where this machine is one of the nodes, the launcher
+    /// The command line that runs an MPI launcher here, for this process. Where this machine is one of the nodes, the launcher
     /// starts the rank of this one itself, and so has to be part of the job.
     fn near_line(&self, job: Option<&Name>, command: Vec<String>) -> Result<Vec<String>> {
         let mut line = vec![own_path()?.display().to_string()];
@@ -100,7 +100,7 @@ impl Far {
                 line.extend(self.socket_option());
             }
         }
-        line.push("--".into());
+        line.extend(["--parent".into(), std::process::id().to_string(), "--".into()]);
         line.extend(command);
         Ok(line)
     }
@@ -149,9 +149,9 @@ impl Plan {
 
     /// The remote shell, where only this user reads it.
     fn write(&self, job: &Name) -> Result<RemoteLauncher> {
-        let words = ["launch".into(), "far".into(), serde_json::to_string(self)?];
-        let words = [&[own_path()?.display().to_string()], &words[..]].concat();
-        let script = format!("#!/bin/sh\nexec {} \"$@\"\n", quoted(&words));
+        let far = [own_path()?.display().to_string(), "launch".into(), "far".into()];
+        let (far, plan) = (quoted(&far), quoted(&[serde_json::to_string(self)?]));
+        let script = format!("#!/bin/sh\nexec {far} --parent \"$PPID\" {plan} \"$@\"\n");
         let name = format!("remote-{job}-{}", std::process::id());
         RemoteLauncher::new(private_directory()?.join(name), &script)
     }

@@ -9,8 +9,8 @@ use keeptime_model::name::Name;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Scripts of this process for what is nobody's.
-static NOBODYS: AtomicU32 = AtomicU32::new(0);
+/// Scripts of this process.
+static SCRIPTS: AtomicU32 = AtomicU32::new(0);
 
 pub(super) fn agent_socket(lab: &Lab, node: &Name) -> PathBuf {
     socket_in(&lab.node_directory(node))
@@ -28,7 +28,7 @@ pub(super) fn mpi_line(
     let bond = Bond::Loose;
     let (remote_path, network) = (remote.path(), network(lab));
     let launch = Launch { hosts: &hosts, remote: remote_path, bond, network, passed: &[] };
-    Ok((exec_line(lab, FRONT_END, None, &mpi_alone(mpi, &launch, command))?, remote))
+    Ok((exec_line(lab, FRONT_END, None, &mpi_alone(mpi, &launch, command)?)?, remote))
 }
 
 /// The network as MPI's launchers must be told.
@@ -38,7 +38,8 @@ pub fn network(lab: &Lab) -> Network {
     Network { ranks: subnet, launchers, front_end_device, node_device }
 }
 
-/// The command line that runs `command` on a node or the front end, as part of `job` if one is named.
+/// The command line that runs `command` on a node or the front end, as part of `job` if one is named. For this process: it
+/// ends with that.
 ///
 /// # Errors
 /// If this program cannot find itself.
@@ -49,7 +50,8 @@ pub fn exec_line(
     command: &[String],
 ) -> Result<Vec<String>> {
     let mut line = vec![own_path()?.display().to_string(), "lab".into(), "exec".into()];
-    line.extend(["--die-with-parent".to_string()]);
+    line.extend(["--die-with-parent".to_string(), "--parent".into()]);
+    line.push(std::process::id().to_string());
     if let Some(job) = job {
         line.extend(["--job".into(), job.to_string()]);
     }
@@ -61,20 +63,36 @@ pub fn exec_line(
 
 /// The script with which MPI starts its daemons on other nodes for `job`, or for nobody.
 fn remote_launcher(lab: &Lab, job: Option<&Name>) -> Result<RemoteLauncher> {
-    let (name, option) = match job {
-        Some(job) => (format!("remote-{job}"), format!("--job {job} ")),
-        // Several may run at once, and each script goes with its run.
-        None => {
-            let number = NOBODYS.fetch_add(1, Ordering::Relaxed);
-            (format!("remote-of-nobody-{}-{number}", std::process::id()), String::new())
-        }
+    let (whose, option) = match job {
+        Some(job) => (job.as_str(), format!("--job {job} ")),
+        None => ("of-nobody", String::new()),
     };
     // Options of ssh come first and mean nothing here; the rest is one shell command.
     let script = format!(
         "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=$1; shift\n\
-         exec '{}' lab exec --die-with-parent {option}{} \"$host\" -- /bin/sh -c \"$*\"\n",
+         exec '{}' lab exec --die-with-parent --parent \"$PPID\" {option}{} \"$host\" -- /bin/sh -c \"$*\"\n",
         own_path()?.display(),
         lab.name(),
     );
-    RemoteLauncher::new(lab.directory().join(name), &script)
+    RemoteLauncher::new(lab.directory().join(script_name(whose)), &script)
+}
+
+/// One that no other script has. Several may run at once, also in one job, and each script goes with its run.
+fn script_name(whose: &str) -> String {
+    let number = SCRIPTS.fetch_add(1, Ordering::Relaxed);
+    format!("remote-{whose}-{}-{number}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Of two runs in one job the first that ends leaves the other its script.
+    #[test]
+    fn each_run_has_a_script_of_its_own() {
+        let names = [(); 2].map(|()| script_name("r1"));
+        assert_ne!(names[0], names[1]);
+        let of_process = format!("remote-r1-{}-", std::process::id());
+        assert!(names.iter().all(|name| name.starts_with(&of_process)), "{names:?}");
+    }
 }

@@ -97,7 +97,7 @@ impl Reach {
     /// as long as it runs.
     ///
     /// # Errors
-    /// If a node has no address, or the script cannot be written.
+    /// If a node has no address, launchers would take the command for several programs, or the script cannot be written.
     pub fn mpi_line(
         &self,
         mpi: &Mpi,
@@ -114,13 +114,16 @@ impl Reach {
 
 /// The command line of a launcher of MPI that does not look for a batch system around it: where its ranks run is said. What each
 /// node tells of itself is not passed on to others.
-fn mpi_alone(mpi: &Mpi, launch: &Launch<'_>, command: &[String]) -> Vec<String> {
+///
+/// # Errors
+/// If launchers would take the command for several programs.
+fn mpi_alone(mpi: &Mpi, launch: &Launch<'_>, command: &[String]) -> Result<Vec<String>, Invalid> {
     let may_pass = |name: &String| {
         !job_command::is_of_node(name) && !slurm::tells_of_job(name) && !name.contains(',')
     };
     let passed: Vec<_> = variables().filter(may_pass).collect();
     let launch = Launch { passed: &passed, ..launch.clone() };
-    slurm::unseen(variables(), mpi.command_line(&launch, command))
+    Ok(slurm::unseen(variables(), mpi.command_line(&launch, command)?))
 }
 
 /// The names of this process's variables.
