@@ -26,14 +26,15 @@ pub trait Balancer: Debug + Send {
         Ok(self.observe()?.servers.into_keys().collect())
     }
 
-    /// What its nodes get and do now. Blocks for at most [`ANSWER_WITHIN`].
+    /// What its nodes get and do now. Blocks for at most [`ANSWER_WITHIN`], and for as long as a reload takes where what it
+    /// was told needs one more.
     ///
     /// # Errors
     /// If it does not run or does not answer as it should.
     fn observe(&mut self) -> Result<Observed, BalancerError>;
 
     /// Tells it about some nodes; what it was not told stays. Blocks for at most a few times
-    /// [`ANSWER_WITHIN`].
+    /// [`ANSWER_WITHIN`], or for as long as a reload takes.
     ///
     /// # Errors
     /// If it does not run: those before are done; or the first that it refused: all others are done.
@@ -103,6 +104,14 @@ pub enum BalancerError {
         /// Which.
         balancer: String,
     },
+    /// What it was made to do did not succeed, and is tried again in a while.
+    #[error("{why}; tried again in {seconds} s")]
+    Paused {
+        /// What came of it, of which balancer.
+        why: String,
+        /// In so many.
+        seconds: u64,
+    },
     /// It said something that makes no sense.
     #[error("{balancer} answered {command:?} with something else: {problem}")]
     Unexpected {
@@ -128,6 +137,6 @@ pub enum BalancerError {
 impl BalancerError {
     /// Whether the same may succeed later.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Ended { .. })
+        matches!(self, Self::Unreachable { .. } | Self::Ended { .. } | Self::Paused { .. })
     }
 }

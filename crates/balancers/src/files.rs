@@ -5,9 +5,15 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
+/// What is added to a file's name until it takes the file's place. Nobody else calls a file so, and what reads all files
+/// that end in a certain way does not read it.
+const NEW: &str = ".keeptime-new";
+
 /// Has `file` say `text`. It keeps its mode.
 pub(crate) fn replace(file: &Path, text: &str) -> io::Result<()> {
-    let new = file.with_extension("new");
+    let mut name = file.file_name().unwrap_or_default().to_os_string();
+    name.push(NEW);
+    let new = file.with_file_name(name);
     // Of whoever was killed here before.
     if_there(fs::remove_file(&new))?;
     let mut written = File::create_new(&new)?;
@@ -38,7 +44,8 @@ mod tests {
     #[test]
     fn a_file_keeps_its_mode_and_what_a_killed_writer_left_is_in_nobodys_way() {
         let directory = tempfile::tempdir().unwrap();
-        let [file, new] = ["shop.upstream", "shop.new"].map(|name| directory.path().join(name));
+        let [file, new] =
+            ["shop.upstream", "shop.upstream.keeptime-new"].map(|name| directory.path().join(name));
         replace(&file, "first").unwrap();
         for mode in [0o440, 0o604] {
             fs::write(&new, "longer than what comes").unwrap();
@@ -57,8 +64,17 @@ mod tests {
         let file = directory.path().join("shop.upstream");
         fs::write(&file, "before").unwrap();
         // No file can take the place of this one.
-        fs::create_dir(directory.path().join("shop.new")).unwrap();
+        fs::create_dir(directory.path().join("shop.upstream.keeptime-new")).unwrap();
         assert!(replace(&file, "after").is_err());
         assert_eq!(fs::read_to_string(&file).unwrap(), "before");
+    }
+
+    #[test]
+    fn files_of_others_are_left_alone_whatever_they_are_called() {
+        let directory = tempfile::tempdir().unwrap();
+        let [file, others] = ["shop.upstream", "shop.new"].map(|name| directory.path().join(name));
+        fs::write(&others, "somebody's").unwrap();
+        replace(&file, "ours").unwrap();
+        assert_eq!(fs::read_to_string(&others).unwrap(), "somebody's");
     }
 }

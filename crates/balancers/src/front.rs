@@ -24,6 +24,16 @@ pub struct Sight {
     pub observed: Result<Observed, BalancerError>,
 }
 
+impl Sight {
+    /// Why it could not be asked or told. One that has ended has nothing in flight, and is told everything when it is back.
+    pub fn failure(&self) -> Option<String> {
+        match &self.observed {
+            Ok(_) | Err(BalancerError::Ended { .. }) => None,
+            Err(error) => Some(error.to_string()),
+        }
+    }
+}
+
 impl Front {
     /// These balancers; nothing is wanted of them yet.
     pub fn new(balancers: Vec<Box<dyn Balancer>>) -> Self {
@@ -128,7 +138,7 @@ mod tests {
     }
 
     // Goal: a balancer that was started again with one node less in its configuration, where all are off, serves by the
-    // others. Method: one that lacks the first and the last.
+    // others, and is as it should be unless one that it lacks is to serve. Method: one that lacks the first and the last.
     #[test]
     fn a_node_that_is_missing_keeps_no_other_from_being_told() {
         let name = |text: &str| text.parse::<Name>().unwrap();
@@ -142,9 +152,13 @@ mod tests {
         let sight = front.reconcile().remove(0);
         assert_eq!(sight.told, [Change { server: name("n2"), traffic: on }]);
         let error = sight.observed.unwrap_err().to_string();
-        assert!(error.contains("\"n1\"") && error.contains("n2, n3"), "{error}");
+        assert!(error.contains("\"n4\"") && error.contains("n2, n3"), "{error}");
         let sight = front.reconcile().remove(0);
         assert!(sight.told.is_empty(), "it serves by n2");
         assert!(matches!(sight.observed, Err(BalancerError::UnknownServer { .. })));
+        assert!(sight.failure().is_some());
+        front.want(&name("n4"), Traffic::Off);
+        let sight = front.reconcile().remove(0);
+        assert!(sight.failure().is_none() && sight.told.is_empty(), "{sight:?}");
     }
 }

@@ -5,12 +5,13 @@
 //! Until then it does what its configuration says. With a state file
 //! ([`HaProxy::with_state_file`]) it knows at once.
 //! After a reload the old process goes on with its requests, and cannot be asked: as long as a process
-//! that was asked before still runs, it counts as lingering.
+//! that was asked before still runs, it counts as lingering, and so do others that its master had started when the one that
+//! answers was asked first.
 
 use crate::answer::whole;
 use crate::balancer::{ANSWER_WITHIN, Balancer, BalancerError};
 use crate::files::replace;
-use crate::proc::Life;
+use crate::proc::{Life, siblings};
 use crate::traffic::{Change, Observed, Seen, Traffic, Weight};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
@@ -144,10 +145,14 @@ impl HaProxy {
         let info = self.ask(COMMAND)?;
         let own = |line: &str| line.strip_prefix("Pid: ")?.trim().parse::<u32>().ok();
         let process = info.lines().find_map(own);
-        let process = process.ok_or_else(|| self.unexpected(COMMAND, "no process number"))?;
-        let process = Life::of(process);
+        let number = process.ok_or_else(|| self.unexpected(COMMAND, "no process number"))?;
+        let process = Life::of(number);
         if self.process != Some(process) {
             self.before.extend(self.process);
+            // There may have been a reload before anybody asked, or several since.
+            let unseen = siblings(number).into_iter().filter(|other| !self.before.contains(other));
+            let unseen: Vec<_> = unseen.collect();
+            self.before.extend(unseen);
             self.process = Some(process);
         }
         // One that answers again does not linger.

@@ -7,13 +7,14 @@
 //! `worker_shutdown_timeout` in the operator's configuration bounds how long they may take; nothing else ends what they
 //! have begun.
 
-use crate::balancer::{ANSWER_WITHIN, Balancer, BalancerError};
+use crate::balancer::{Balancer, BalancerError};
 use crate::command::run;
 use crate::files::replace;
 use crate::proc::{Process, children, connected_to, process, title};
 use crate::tally::Tally;
 use crate::traffic::{Change, Observed, Seen, Server, Traffic, Weight};
 use keeptime_model::Invalid;
+use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,6 +28,12 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(5);
 /// What a worker calls itself while it ends.
 const ENDING: &str = "shutting down";
+/// A reload lasts no longer: the configuration is read twice for it, of thousands of lines, with names that are looked up.
+const RELOAD_WITHIN: Duration = Duration::from_secs(10);
+/// How long none is tried after one that was not seen to succeed: twice as long each time, and as long as it took at the least,
+/// since each starts workers beside those of before, and holds up the balancers of all sites.
+const PAUSE_LEAST: Duration = Duration::from_secs(1);
+const PAUSE_MOST: Duration = Duration::from_secs(30);
 
 /// One upstream of one nginx.
 #[derive(Debug)]
@@ -47,6 +54,17 @@ pub struct Nginx {
     before: Vec<Process>,
     /// All workers when it was last looked: they may outlive their master.
     workers: Vec<Process>,
+    /// Since the last reload was not seen to succeed.
+    pause: Option<Pause>,
+}
+
+/// For so long a master is not made to read its configuration again.
+#[derive(Debug)]
+struct Pause {
+    master: Process,
+    until: Instant,
+    length: Duration,
+    why: String,
 }
 
 impl Nginx {
@@ -82,6 +100,7 @@ impl Nginx {
             master: None,
             before: Vec::new(),
             workers: Vec::new(),
+            pause: None,
         })
     }
 
@@ -116,15 +135,40 @@ impl Nginx {
         })
     }
 
+    /// Whether this is no pause.
+    fn may_reload(&self) -> Result<(), BalancerError> {
+        let master = self.running()?;
+        let now = Instant::now();
+        match self.pause.as_ref().filter(|pause| pause.master == master && now < pause.until) {
+            None => Ok(()),
+            Some(Pause { until, why, .. }) => {
+                let seconds = until.saturating_duration_since(now).as_secs() + 1;
+                Err(BalancerError::Paused { why: why.clone(), seconds })
+            }
+        }
+    }
+
     /// Makes the master read its configuration, and waits for workers that have.
     fn reload(&mut self) -> Result<(), BalancerError> {
-        let master = self.running()?;
+        let (master, began) = (self.running()?, Instant::now());
+        let outcome = self.reload_by(master, began + RELOAD_WITHIN);
+        let before = self.pause.take().filter(|pause| pause.master == master);
+        let before = before.map_or(Duration::ZERO, |pause| pause.length);
+        if let Err(error) = &outcome {
+            let length = (2 * before).max(began.elapsed()).clamp(PAUSE_LEAST, PAUSE_MOST);
+            let (until, why) = (Instant::now() + length, chain(error));
+            self.pause = Some(Pause { master, until, length, why });
+        }
+        outcome
+    }
+
+    fn reload_by(&mut self, master: Process, deadline: Instant) -> Result<(), BalancerError> {
         let workers = children(master.id);
         // The program that runs: what is installed may be another by now.
         let mut reload = Command::new(format!("/proc/{}/exe", master.id));
         reload.arg("-c").arg(&self.configuration).args(["-s", "reload"]);
         // It reads the configuration before it tells the master, and looks names up that stand there.
-        let outcome = run(&mut reload, ANSWER_WITHIN);
+        let outcome = run(&mut reload, RELOAD_WITHIN);
         if let Ok((status, said)) = &outcome
             && !status.success()
         {
@@ -137,13 +181,12 @@ impl Nginx {
         // Until its workers are seen to have taken over, nobody knows which file they go by.
         self.master = None;
         outcome.map_err(|source| self.unreachable(source))?;
-        let deadline = Instant::now() + ANSWER_WITHIN;
         while !has_taken_over(master, &workers) {
             if Instant::now() > deadline {
                 return Err(BalancerError::Unexpected {
                     balancer: self.name.clone(),
                     command: "nginx -s reload".into(),
-                    problem: format!("no new workers within {ANSWER_WITHIN:?}; see its error log"),
+                    problem: format!("no new workers within {RELOAD_WITHIN:?}; see its error log"),
                 });
             }
             sleep(LOOK);
@@ -209,6 +252,7 @@ impl Balancer for Nginx {
         }
         if self.master.is_none() {
             // Whether it has read the file as it is now, nobody knows.
+            self.may_reload()?;
             self.prepare()?;
             self.reload()?;
         }
@@ -252,7 +296,6 @@ impl Balancer for Nginx {
             }
             told.insert(server.clone(), *traffic);
         }
-        self.write(&told)?;
         // nginx itself knows no difference between a node that drains and one that is off.
         let is_same = self.servers.iter().all(|server| {
             let weight = |told: &BTreeMap<Name, Traffic>| match told.get(&server.name) {
@@ -261,6 +304,10 @@ impl Balancer for Nginx {
             };
             weight(&told) == weight(&self.told)
         });
+        if !is_same {
+            self.may_reload()?;
+        }
+        self.write(&told)?;
         let loaded = if is_same { Ok(()) } else { self.reload() };
         match loaded {
             Ok(()) => {

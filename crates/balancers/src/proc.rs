@@ -73,6 +73,26 @@ pub(crate) fn children(parent: u32) -> Vec<Process> {
         .collect()
 }
 
+/// What else a master has started that started `process`, and what still runs. That is a master which is of the same program;
+/// whatever else starts `process` may have started others that have nothing to do with it. Nothing where `/proc` does
+/// not show them.
+pub(crate) fn siblings(process: u32) -> Vec<Life> {
+    let Some(parent) = stat(process).map(|stat| stat.parent) else { return Vec::new() };
+    let own = program(process);
+    if own.is_empty() || program(parent) != own {
+        return Vec::new();
+    }
+    let others = children(parent).into_iter();
+    let others = others.filter(|other| other.id != process && program(other.id) == own);
+    others.map(|Process { id, started }| Life { id, started: Some(started) }).collect()
+}
+
+/// As what a process was started.
+fn program(id: u32) -> String {
+    let title = title(id);
+    title.split(' ').next().unwrap_or_default().into()
+}
+
 /// The words that a process shows of itself.
 pub(crate) fn title(id: u32) -> String {
     let words = fs::read(Path::new("/proc").join(id.to_string()).join("cmdline"));

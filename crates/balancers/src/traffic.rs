@@ -66,10 +66,11 @@ pub struct Change {
 }
 
 /// What has to be told so that `observed` becomes what is `wanted`. Nodes that nobody said anything
-/// about are left alone.
+/// about are left alone. One that is not there and is to be off is as it should be.
 pub fn diff(wanted: &BTreeMap<Name, Traffic>, observed: &Observed) -> Vec<Change> {
     let differs = |(name, traffic): &(&Name, &Traffic)| {
-        observed.servers.get(*name).is_none_or(|seen| seen.traffic != **traffic)
+        let seen = observed.servers.get(*name).map_or(Traffic::Off, |seen| seen.traffic);
+        seen != **traffic
     };
     let changes = wanted.iter().filter(differs);
     changes.map(|(name, traffic)| Change { server: name.clone(), traffic: *traffic }).collect()
@@ -126,7 +127,7 @@ mod tests {
                 .into(),
             ..Observed::default()
         };
-        let wanted = [("a", on), ("b", on), ("d", Traffic::Drain)];
+        let wanted = [("a", on), ("b", on), ("d", Traffic::Drain), ("e", Traffic::Off)];
         let wanted = wanted.map(|(n, traffic)| (name(n), traffic)).into();
         let change = |n, traffic| Change { server: name(n), traffic };
         assert_eq!(diff(&wanted, &observed), [change("a", on), change("d", Traffic::Drain)]);

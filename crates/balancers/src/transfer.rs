@@ -3,8 +3,10 @@
 //! First no balancer of the old site sends it anything new; when none of them has a request in flight
 //! on it, it is taken out there, and only then the balancers of the new site begin to use it. One that is hurried is
 //! taken out with the requests that it has: balancers that can are made to end them, and of others it is told.
+//!
+//! [`Transfer::poll`] asks the balancers of the old site for one node. Whoever has several leave the same site has each
+//! [`Transfer::want`], asks them once, and lets each [`Transfer::look`].
 
-use crate::balancer::BalancerError;
 use crate::front::{Front, Sight};
 use crate::traffic::{Traffic, Weight};
 use keeptime_model::errors::chain;
@@ -143,51 +145,81 @@ impl Transfer {
         self.phase = Phase::Joining;
         let Some(to) = to else { return Ok(Progress::Done) };
         to.want(&self.node, Traffic::On(self.weight));
-        let unknown: Vec<_> = to.reconcile().iter().filter_map(failure).collect();
+        let unknown: Vec<_> = to.reconcile().iter().filter_map(Sight::failure).collect();
         Ok(if unknown.is_empty() { Progress::Done } else { Progress::Joining { unknown } })
     }
 
-    /// Gives up: the node serves `from` as before.
+    /// What the balancers of the old site are to do with the node, from their front's next reconcile on. All nodes that leave
+    /// a site can be wanted so before its balancers are asked once for all of them.
+    pub fn want(&self, from: &mut Front) {
+        let traffic = match self.phase {
+            Phase::Draining { .. } => Traffic::Drain,
+            Phase::Leaving | Phase::Joining => Traffic::Off,
+        };
+        from.want(&self.node, traffic);
+    }
+
+    /// Takes in how `from` was found and left, reconciled after [`Self::want`]; how far the drain is, nothing when the
+    /// node has left.
+    pub fn look(&mut self, from: &mut Front, sights: &[Sight]) -> Option<Progress> {
+        let in_flight = self.in_flight(sights);
+        let failures: Vec<_> = sights.iter().filter_map(Sight::failure).collect();
+        let is_told = failures.is_empty();
+        match self.phase {
+            Phase::Draining { quiet } => {
+                let unknown: Vec<_> = sights
+                    .iter()
+                    .filter_map(|sight| sight.failure().or_else(|| lingering(sight)))
+                    .collect();
+                let is_quiet = in_flight == 0 && unknown.is_empty();
+                let quiet = if is_quiet { quiet + 1 } else { 0 };
+                self.is_told |= is_told;
+                let is_over = quiet >= QUIET || (self.is_hurried && is_told);
+                self.phase = if is_over { Phase::Leaving } else { Phase::Draining { quiet } };
+                Some(Progress::Draining { in_flight, unknown })
+            }
+            // Who sticks to the node by a cookie may have sent it something more before it was out.
+            Phase::Leaving if !is_told || (in_flight > 0 && !self.is_hurried) => {
+                Some(Progress::Draining { in_flight, unknown: failures })
+            }
+            Phase::Leaving => {
+                if self.is_hurried {
+                    self.unfinished = self.end_what_is_left(from, sights);
+                }
+                self.phase = Phase::Joining;
+                None
+            }
+            Phase::Joining => None,
+        }
+    }
+
+    /// Gives up: the node is to serve `from` as before, from the next reconcile on.
     pub fn undo(self, from: Option<&mut Front>, to: Option<&mut Front>) {
         let traffics = [(to, Traffic::Off), (from, Traffic::On(self.weight))];
         for (front, traffic) in traffics {
             if let Some(front) = front {
                 front.want(&self.node, traffic);
-                front.reconcile();
             }
         }
     }
 
-    /// How far the drain is; nothing when the node has left.
+    /// How far the drain is; nothing when the node has left. What is drained is taken out at once.
     fn leave(&mut self, from: &mut Front) -> Option<Progress> {
-        if let Phase::Draining { quiet } = self.phase {
-            from.want(&self.node, Traffic::Drain);
-            let sights = from.reconcile();
-            let in_flight = self.in_flight(&sights);
-            let unknown: Vec<_> =
-                sights.iter().filter_map(|sight| failure(sight).or(lingering(sight))).collect();
-            let is_quiet = in_flight == 0 && unknown.is_empty();
-            let quiet = if is_quiet { quiet + 1 } else { 0 };
-            let is_told = sights.iter().all(|sight| failure(sight).is_none());
-            self.is_told |= is_told;
-            if quiet < QUIET && !(self.is_hurried && is_told) {
-                self.phase = Phase::Draining { quiet };
-                return Some(Progress::Draining { in_flight, unknown });
-            }
-            self.phase = Phase::Leaving;
+        let was = self.phase;
+        let progress = self.leave_once(from)?;
+        if self.phase == Phase::Leaving && was != Phase::Leaving {
+            return self.leave_once(from);
         }
-        if self.phase == Phase::Leaving {
-            from.want(&self.node, Traffic::Off);
-            let sights = from.reconcile();
-            let unknown: Vec<_> = sights.iter().filter_map(failure).collect();
-            if !unknown.is_empty() {
-                return Some(Progress::Draining { in_flight: self.in_flight(&sights), unknown });
-            }
-            if self.is_hurried {
-                self.unfinished = self.end_what_is_left(from, &sights);
-            }
+        Some(progress)
+    }
+
+    fn leave_once(&mut self, from: &mut Front) -> Option<Progress> {
+        if self.phase == Phase::Joining {
+            return None;
         }
-        None
+        self.want(from);
+        let sights = from.reconcile();
+        self.look(from, &sights)
     }
 
     /// Has balancers end what they have in flight on the node, which is out; what that was, if there was something.
@@ -215,15 +247,6 @@ impl Transfer {
     }
 }
 
-/// Why a balancer could not be asked or told. One that has ended has nothing in flight, and is told
-/// everything when it is back.
-fn failure(sight: &Sight) -> Option<String> {
-    match &sight.observed {
-        Ok(_) | Err(BalancerError::Ended { .. }) => None,
-        Err(error) => Some(error.to_string()),
-    }
-}
-
 /// Processes of before a reload, if there are: what they work on nobody counts.
 fn lingering(sight: &Sight) -> Option<String> {
     let count = sight.observed.as_ref().map_or(0, |seen| seen.lingering);
@@ -233,7 +256,7 @@ fn lingering(sight: &Sight) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::balancer::Balancer;
+    use crate::balancer::{Balancer, BalancerError};
     use crate::traffic::{Change, Observed, Seen};
     use std::collections::BTreeMap;
     use std::io::ErrorKind;
@@ -380,5 +403,33 @@ mod tests {
         assert_eq!(poll(&mut transfer, &mut from), Progress::Done);
         let unfinished = transfer.unfinished().unwrap();
         assert_eq!((unfinished.in_flight, unfinished.going_on.len()), (0, 1));
+    }
+
+    fn look(transfer: &mut Transfer, from: &mut Front) -> Option<Progress> {
+        transfer.want(from);
+        let sights = from.reconcile();
+        transfer.look(from, &sights)
+    }
+
+    // Goal: a request that a session sent to the node that it sticks to, after the last look at the drain, is waited for.
+    // Method: it is there when the node is out.
+    #[test]
+    fn what_came_before_the_node_was_out_is_waited_for() {
+        let balancer = Fake::with(0);
+        let mut from = front(std::slice::from_ref(&balancer));
+        let mut transfer = Transfer::new(node(), Weight::FULL);
+        for _ in 0..QUIET {
+            let drains = Some(Progress::Draining { in_flight: 0, unknown: vec![] });
+            assert_eq!(look(&mut transfer, &mut from), drains);
+        }
+        balancer.state().in_flight = 1;
+        for _ in 0..10 {
+            let waits = Some(Progress::Draining { in_flight: 1, unknown: vec![] });
+            assert_eq!(look(&mut transfer, &mut from), waits);
+            assert_eq!(balancer.state().traffic, Traffic::Off);
+        }
+        balancer.state().in_flight = 0;
+        assert_eq!(look(&mut transfer, &mut from), None);
+        assert_eq!(transfer.unfinished(), None);
     }
 }

@@ -112,6 +112,28 @@ fn a_reload_forgets_no_drain_and_hides_no_request() {
     assert_none_lost(&load.join().unwrap());
 }
 
+// Goal: what a process of before a reload has in flight is not forgotten with the broker that saw the reload. Method: a
+// balancer that is asked for the first time after it, as by the next broker.
+#[test]
+fn a_process_of_before_a_reload_is_found_by_who_asks_after_it() {
+    let (nodes, world, _fronts) = two_sites(Duration::ZERO);
+    nodes.iter().for_each(|node| node.hold(true));
+    let load = posts(&world.sites[..1], 40.0, 250);
+    wait_until("a node works", || nodes.iter().any(|node| node.working() > 0));
+    assert_eq!(world.balancer("shop").observe().unwrap().lingering, 0);
+    let before = world.worker();
+    world.daemon.signal(Signal::SIGUSR2);
+    wait_until("a new worker answers", || world.worker().is_some_and(|now| Some(now) != before));
+    let mut next = world.balancer("shop");
+    for _ in 0..3 {
+        assert_eq!(next.observe().unwrap().lingering, 1);
+    }
+    nodes.iter().for_each(|node| node.hold(false));
+    // The new process serves nothing before it is told.
+    load.join().unwrap();
+    wait_until("it has ended", || next.observe().unwrap().lingering == 0);
+}
+
 #[test]
 fn a_node_that_dies_on_its_way_is_taken_out_everywhere() {
     let (nodes, world, [mut shop, mut blog]) = two_sites(Duration::from_millis(100));
@@ -164,6 +186,7 @@ fn a_transfer_that_is_given_up_leaves_the_node_where_it_was() {
     let mut transfer = Transfer::new(nodes[0].server.name.clone(), FULL);
     transfer.poll(Some(&mut shop), Some(&mut blog), true).unwrap();
     transfer.undo(Some(&mut shop), Some(&mut blog));
+    [&mut shop, &mut blog].into_iter().for_each(settle);
     assert_none_lost(&load.end());
     let traffic = |site| {
         let seen = world.balancer(site).observe().unwrap();

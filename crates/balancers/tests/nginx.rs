@@ -4,13 +4,15 @@
 
 mod world;
 
-use keeptime_balancers::balancer::{Balancer, BalancerError};
+use keeptime_balancers::balancer::{ANSWER_WITHIN, Balancer, BalancerError};
 use keeptime_balancers::front::Front;
 use keeptime_balancers::traffic::{Change, Traffic, Weight};
 use keeptime_balancers::transfer::{Progress, Transfer};
 use keeptime_model::errors::chain;
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs;
+use std::thread;
 use std::time::Duration;
 use world::{
     FULL, Load, NginxDaemon, Node, assert_none_lost, assert_waits_for_the_last_request, nginx,
@@ -139,7 +141,7 @@ fn a_configuration_that_nginx_refuses_changes_nothing() {
     assert!(error.to_string().contains("no_such_thing"), "{error}");
     assert_eq!(fs::read_to_string(&upstream).unwrap(), before);
     fs::write(file, good).unwrap();
-    settle(&mut fronts[0]);
+    wait_until("it is tried again", || is_settled(&mut fronts[0]));
     assert_eq!(world.balancer("shop").observe().unwrap().servers[name].traffic, Traffic::Drain);
     let unknown = Change { server: "n9".parse().unwrap(), traffic: Traffic::Off };
     let error = world.balancer("shop").tell(&[unknown]).unwrap_err().to_string();
@@ -148,8 +150,28 @@ fn a_configuration_that_nginx_refuses_changes_nothing() {
     assert!(chain(&error).contains("wiki.upstream"), "nobody made it: {error}");
 }
 
-// Goal: after a reload that was not seen to succeed, workers do what is told of them. Method: one is stopped while a
-// node is taken out; those that are new have read that, and the file says again what it said before.
+fn is_settled(front: &mut Front) -> bool {
+    front.reconcile().iter().all(|sight| sight.observed.is_ok())
+}
+
+// Goal: a configuration that takes longer to read than a balancer to answer is read. Method: the master is stopped for so long.
+#[test]
+fn a_reload_may_take_longer_than_an_answer() {
+    let (nodes, world, mut fronts) = two_sites(Duration::ZERO);
+    let master = Pid::from_raw(world.daemon.process() as i32);
+    kill(master, Signal::SIGSTOP).unwrap();
+    let resumed = thread::spawn(move || {
+        thread::sleep(ANSWER_WITHIN + Duration::from_secs(1));
+        kill(master, Signal::SIGCONT).unwrap();
+    });
+    fronts[0].want(&nodes[0].server.name, Traffic::Off);
+    settle(&mut fronts[0]);
+    resumed.join().unwrap();
+}
+
+// Goal: after a reload that was not seen to succeed, workers do what is told of them, and nginx is not made to reload at
+// every look until then. Method: one is stopped while a node is taken out; those that are new have read that, and the file
+// says again what it said before.
 #[test]
 fn workers_that_took_over_too_late_are_made_to_read_the_file_again() {
     let (nodes, world, mut fronts) = two_sites(Duration::ZERO);
@@ -159,9 +181,15 @@ fn workers_that_took_over_too_late_are_made_to_read_the_file_again() {
     fronts[0].want(name, Traffic::Off);
     let error = fronts[0].reconcile().remove(0).observed.unwrap_err();
     assert!(error.to_string().contains("no new workers"), "{error}");
+    let reloads = world.reloads();
+    for _ in 0..3 {
+        let error = fronts[0].reconcile().remove(0).observed.unwrap_err();
+        assert!(matches!(error, BalancerError::Paused { .. }), "{error}");
+    }
+    assert_eq!(world.reloads(), reloads);
     kill(stopped, Signal::SIGCONT).unwrap();
     fronts[0].want(name, Traffic::On(FULL));
-    settle(&mut fronts[0]);
+    wait_until("it is tried again", || is_settled(&mut fronts[0]));
     assert_none_lost(&posts(&world.sites[..1], 200.0, 300).join().unwrap());
     assert!(nodes[0].answered() > 0);
 }

@@ -24,7 +24,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const NODES: u8 = 4;
 const SITES: [&str; 2] = ["shop", "blog"];
@@ -107,9 +107,29 @@ impl Cluster {
         wait_until("hard guarantees", || SITES.iter().all(|site| self.serving(site).len() == 1));
     }
 
+    /// The blog is flooded until it has the spares, and from then on has what one node can answer.
+    fn flood_the_blog(&self) -> [Load; 2] {
+        let flood = Load::start(&self.haproxy.sites[1..], 24.0);
+        wait_until("the blog has the spares", || self.serving("blog").len() == 3);
+        [flood, Load::start(&self.haproxy.sites[1..], 4.0)]
+    }
+
     /// Requests that nodes have answered.
     fn answered(&self) -> u64 {
         self.nodes.iter().map(Node::answered).sum()
+    }
+
+    /// Waits for the last answers: all that was sent was answered, by one node and once.
+    fn end(&self, loads: impl IntoIterator<Item = Load>) {
+        let loads: Vec<_> = loads.into_iter().collect();
+        loads.iter().for_each(Load::stop);
+        let sent: u64 = loads.into_iter().map(|load| assert_none_lost(&load.end())).sum();
+        // A node counts when it has answered.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while self.answered() < sent && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert_eq!(self.answered(), sent, "answered by nodes, and sent: each is counted once");
     }
 
     /// The nodes of `site` keep what they work on, and those of others do not.
@@ -227,8 +247,8 @@ fn the_commands_share_nodes_among_sites_and_lose_no_post() {
             .split_last()
             .is_some_and(|(_, over)| over.iter().any(|second| second.nodes == 1))
     });
-    let blog = Load::start(&cluster.haproxy.sites[1..], 24.0);
-    wait_until("the blog has the spares", || cluster.count("blog") == 3);
+    let [flood, blog] = cluster.flood_the_blog();
+    flood.stop();
     let shop = Load::start(&cluster.haproxy.sites[..1], 25.0);
     wait_until("the shop has its soft guarantee, and the blog its hard one", || {
         (cluster.count("shop"), cluster.count("blog")) == (3, 1)
@@ -250,11 +270,7 @@ fn the_commands_share_nodes_among_sites_and_lose_no_post() {
     let had = |nodes: u32| past.iter().any(|second| second.nodes == nodes);
     assert!(had(1) && had(3), "{past:?}");
     assert!(past.iter().any(|second| second.requests > Some(0)), "{past:?}");
-    let reports = [blog, shop].map(Load::end);
-    reports.iter().for_each(assert_none_lost);
-    let intended: u64 = reports.iter().map(|report| report.all.counts.intended).sum();
-    wait_until("each is counted", || cluster.answered() >= intended);
-    assert_eq!(cluster.answered(), intended, "each is counted once");
+    cluster.end([flood, blog, shop]);
 
     // The shop goes on while the blog is removed.
     let shop = Load::start(&cluster.haproxy.sites[..1], 15.0);
@@ -269,11 +285,12 @@ fn the_commands_share_nodes_among_sites_and_lose_no_post() {
 fn a_broker_killed_between_drain_and_switch_leaves_each_node_to_one_site_and_loses_no_post() {
     let mut cluster = Cluster::new();
     cluster.with_busy_blog();
-    let blog = Load::start(&cluster.haproxy.sites[1..], 24.0);
-    wait_until("the blog has the spares", || cluster.serving("blog").len() == 3);
+    let [flood, blog] = cluster.flood_the_blog();
     let works = |node: &Node| node.working() > 0;
     cluster.hold("blog");
     wait_until("all work", || cluster.nodes.iter().filter(|node| works(node)).count() >= 3);
+    // More than nodes answer would be waited for to the end, and nobody would see any sooner who answers it.
+    flood.stop();
     let shop = Load::start(&cluster.haproxy.sites[..1], 25.0);
     let node = cluster.kill_between_drain_and_switch("blog");
     // Nobody has told the node to serve the shop, and nobody will who does not know the record.
@@ -303,11 +320,7 @@ fn a_broker_killed_between_drain_and_switch_leaves_each_node_to_one_site_and_los
         };
         served.len() == usize::from(NODES) && SITES.iter().all(|site| follow(site))
     });
-    let reports = [blog, shop].map(Load::end);
-    reports.iter().for_each(assert_none_lost);
-    let intended: u64 = reports.iter().map(|report| report.all.counts.intended).sum();
-    wait_until("each is counted", || cluster.answered() >= intended);
-    assert_eq!(cluster.answered(), intended, "each is counted once");
+    cluster.end([flood, blog, shop]);
 }
 
 #[test]

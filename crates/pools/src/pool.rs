@@ -5,7 +5,7 @@ use keeptime_model::name::Name;
 use keeptime_model::site::SiteSpec;
 use keeptime_model::topology::NodeIndex;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use keeptime_model::site::Guarantee;
 
@@ -140,6 +140,33 @@ impl Pool {
     /// What `node` is worth to `site`.
     pub fn worth(&self, site: SiteIndex, node: NodeIndex) -> Weight {
         self.weight(site, self.kind(node))
+    }
+
+    /// The same while sites cannot use some nodes: these are of kinds of their own, by who cannot. Whether all hard guarantees
+    /// can be kept so is not asked: a pool that exists can keep them when that is over. O(nodes + sites that are named).
+    ///
+    /// # Panics
+    /// If a node is not of this pool.
+    #[must_use]
+    pub fn without(&self, unfit: &BTreeMap<NodeIndex, BTreeSet<SiteIndex>>) -> Self {
+        let mut pool = self.clone();
+        let mut kinds = BTreeMap::new();
+        for (node, sites) in unfit {
+            let kind = self.kind(*node);
+            let own = kinds.entry((kind, sites)).or_insert_with(|| pool.add_kind(kind, sites));
+            pool.nodes[node.0 as usize] = *own;
+        }
+        pool
+    }
+
+    /// One more kind of node, as `kind` is, but of no use to these sites.
+    fn add_kind(&mut self, kind: KindIndex, unfit: &BTreeSet<SiteIndex>) -> KindIndex {
+        self.kinds.push(self.kinds[kind.0 as usize].clone());
+        for (site, at) in self.sites.iter_mut().zip((0..).map(SiteIndex)) {
+            let weight = site.weights[kind.0 as usize];
+            site.weights.push(if unfit.contains(&at) { Weight::NONE } else { weight });
+        }
+        KindIndex(self.kinds.len() as u32 - 1)
     }
 
     /// Gives every site its hard guarantee from nodes that can serve it, one node after the other,
@@ -294,6 +321,20 @@ mod tests {
         assert!(pool(&[0, 0, 1, 1], sites.clone()).is_ok());
         let error = pool(&[0, 1, 1, 1], sites).unwrap_err();
         assert_eq!(error.field, "sites.blog.hard");
+    }
+
+    #[test]
+    fn a_node_that_a_site_cannot_use_for_a_while_is_worth_to_others_what_it_was() {
+        let sites = vec![site("shop", 1, &[1_000, 500]), site("blog", 1, &[1_000, 1_000])];
+        let pool = pool(&[0, 1, 1, 0], sites).unwrap();
+        let (shop, blog) = (SiteIndex(0), SiteIndex(1));
+        let unfit = [(1, vec![shop]), (2, vec![shop]), (3, vec![shop, blog])];
+        let unfit = unfit.map(|(node, sites)| (NodeIndex(node), BTreeSet::from_iter(sites)));
+        let less = pool.without(&BTreeMap::from(unfit));
+        let worth = |site| [0, 1, 2, 3].map(|node| less.worth(site, NodeIndex(node)).thousandths());
+        assert_eq!((worth(shop), worth(blog)), ([1_000, 0, 0, 0], [1_000, 1_000, 1_000, 0]));
+        assert_eq!(less.kind(NodeIndex(1)), less.kind(NodeIndex(2)), "no more kinds than it takes");
+        assert_eq!(pool.without(&BTreeMap::new()), pool);
     }
 
     #[test]

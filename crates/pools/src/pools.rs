@@ -4,7 +4,7 @@ use crate::holdings::{Holdings, Place};
 use crate::load::Loads;
 use crate::plan::{Move, Plan, PlanId, Step};
 use crate::policy::{Policy, View};
-use crate::pool::Pool;
+use crate::pool::{Pool, SiteIndex};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 pub struct Pools {
     pool: Pool,
+    /// Which sites cannot use which nodes now, and what is left of the pool then.
+    unfit: BTreeMap<NodeIndex, BTreeSet<SiteIndex>>,
+    able: Pool,
     holdings: Holdings,
     policy: Box<dyn Policy>,
     plans: BTreeMap<PlanId, UnderWay>,
@@ -52,7 +55,8 @@ impl Pools {
         };
         assert!(places.iter().all(known), "places name sites of the pool");
         let holdings = Holdings::new(places);
-        Self { pool, holdings, policy, plans: BTreeMap::new(), next: 0 }
+        let (able, unfit) = (pool.clone(), BTreeMap::new());
+        Self { pool, unfit, able, holdings, policy, plans: BTreeMap::new(), next: 0 }
     }
 
     /// The pool.
@@ -79,7 +83,7 @@ impl Pools {
         assert_eq!(loads.sites.len(), self.pool.sites().len(), "one load for each site");
         let nodes = self.pool.nodes().len();
         assert_eq!((loads.nodes.len(), loads.cpu.len()), (nodes, nodes), "loads for each node");
-        let view = View { now, pool: &self.pool, holdings: &self.holdings, loads };
+        let view = View { now, pool: &self.able, holdings: &self.holdings, loads };
         let plans = self.policy.plans(&view);
         plans.into_iter().filter_map(|plan| self.begin(plan)).collect()
     }
@@ -89,6 +93,18 @@ impl Pools {
     pub fn bar(&mut self, nodes: &BTreeSet<NodeIndex>) {
         for node in self.pool.node_indices() {
             self.holdings.set_barred(node, nodes.contains(&node));
+        }
+    }
+
+    /// From now on no plan gives a site a node that is `unfit` for it, and any other as the pool says. What it has counts as
+    /// nothing where it is unfit for that. Plans that are under way go on. O(nodes) where that is another than before.
+    ///
+    /// # Panics
+    /// If a node is not of this pool.
+    pub fn fit(&mut self, unfit: BTreeMap<NodeIndex, BTreeSet<SiteIndex>>) {
+        if self.unfit != unfit {
+            self.able = self.pool.without(&unfit);
+            self.unfit = unfit;
         }
     }
 

@@ -13,6 +13,7 @@ use keeptime_pools::load::{Loads, SiteLoad};
 use keeptime_pools::policy::PolicyKind;
 use keeptime_pools::pool::{Guarantee, Pool, SiteIndex};
 use keeptime_pools::pools::{Event, Pools};
+use std::collections::{BTreeMap, BTreeSet};
 
 const TURN: Nanos = Nanos::from_millis(100);
 
@@ -134,6 +135,31 @@ fn a_node_that_others_keep_busy_is_taken_last() {
             finish(&mut pools, at(turn), moves);
         }
     }
+}
+
+/// Jobs have a part of nodes, so that one site could not have there what it asks for, and others can: a spare, and nodes
+/// of a third site.
+#[test]
+fn a_node_that_is_unfit_for_a_site_goes_to_others_which_give_it_theirs() {
+    let guarantee = Guarantee { hard: 1, soft: 3, max: 3 };
+    let sites = (0..3).map(|at| site(at, guarantee, 3 - at as u32, &[1_000])).collect();
+    let needs = vec![need(3), need(3), need(0)];
+    let places = [Place::Spare, Place::Serving(SiteIndex(0)), Place::Serving(SiteIndex(1))];
+    let third = [Place::Serving(SiteIndex(2)); 3];
+    let places = places.into_iter().chain(third).collect();
+    let mut pools = Pools::new(pool(&[6], sites), places, Box::new(Fixed::new(needs)));
+    // The first site, of the highest priority, could use one node of the third, and that of the second.
+    let unfit = [0, 3, 4].map(NodeIndex);
+    pools.fit(unfit.map(|node| (node, BTreeSet::from([SiteIndex(0)]))).into());
+    let loads = busy(pools.pool());
+    let moves = pools.decide(at(0), &loads);
+    finish(&mut pools, at(0), moves);
+    assert_eq!(serving(&pools), [3, 2, 1], "the third keeps one by its hard guarantee");
+    let is_first = |node: &NodeIndex| pools.holdings().place(*node) == Place::Serving(SiteIndex(0));
+    assert!(!unfit.iter().any(is_first), "{pools:?}");
+    // When the jobs are over, all nodes are alike.
+    pools.fit(BTreeMap::new());
+    assert_eq!(pools.decide(at(1), &loads), [], "the second takes nothing that the first needs");
 }
 
 /// A flood of one site, while another with the same priority is idle, then the other way round, many

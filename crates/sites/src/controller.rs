@@ -1,7 +1,8 @@
 //! The loop's body: asks balancers and the record, lets the steering decide, carries out.
 //!
-//! Balancers are asked one after the other, and each blocks for two seconds at most when it does not
-//! answer: one that hangs makes all sites slow to move, and none lose anything.
+//! Balancers are asked one after the other, once in a pass, and each blocks for two seconds at most when it does not
+//! answer (nginx for ten, now and then, when it does not reload): one that hangs makes all sites slow to move, and none
+//! lose anything.
 
 use crate::cpu::Counters;
 use crate::fronts;
@@ -9,17 +10,17 @@ use crate::history::History;
 use crate::meter::{Heard, Meter, NodeLoad};
 use crate::overview::{LoadView, NodeView, Overview, SiteView};
 use crate::record::{NodeStanding, Record, Standing};
-use crate::steering::Steering;
+use crate::steering::{Hindrances, Steering};
 use keeptime_balancers::front::{Front, Sight};
 use keeptime_balancers::traffic::Weight;
-use keeptime_balancers::transfer::{Progress, Transfer};
+use keeptime_balancers::transfer::Transfer;
 use keeptime_model::Invalid;
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::site::{HostedSite, SiteSpec};
 use keeptime_model::units::{Nanos, WallTime};
 use keeptime_pools::load::Loads;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Loads are looked at this often: a burst is seen well within a fifth of a second, and each look costs
@@ -30,6 +31,9 @@ const BUSY: Duration = Duration::from_millis(5);
 const QUIET: Duration = Duration::from_millis(25);
 /// Without sites there is nothing to do but to wait for one.
 const IDLE: Duration = Duration::from_millis(250);
+/// A node that drains serves again when some of its balancers could not be told, or asked, for so long: longer than one needs
+/// to start again, and not much longer than a site should lack a node that serves nobody.
+const HELD_UP_MOST: Nanos = Nanos::from_secs(5);
 
 /// Now, by both of a machine's clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +70,28 @@ struct Drain {
     /// Since when no balancer of its site sends it anything new, as far as that was seen: its limit begins with that,
     /// so that one that could not be told ends nothing the moment that it can.
     since: Option<Nanos>,
+    /// When all balancers of its site answered last; at first, when it began.
+    heard: Nanos,
+}
+
+/// What comes of a look at a node that drains.
+#[derive(Debug)]
+enum Drained {
+    /// It works on requests yet, or may.
+    NotYet,
+    /// It has left.
+    HasLeft,
+    /// Balancers do not say whether it has, for long; which, and why.
+    HeldUp(String),
+}
+
+/// Which balancers are told, and asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// Those of all sites.
+    AllSites,
+    /// Those of sites that nodes are to leave.
+    SitesThatDrain,
 }
 
 impl<R: Record> Controller<R> {
@@ -107,15 +133,15 @@ impl<R: Record> Controller<R> {
         let followed = self.steering.follow(now.steady, standing);
         self.follow_sites();
         self.leave_alone();
+        self.begin_drains(now.steady);
         let is_due = self.looked_at.is_none_or(|at| now.steady.saturating_sub(at) >= LOOK_EVERY);
-        if is_due || is_changed {
-            let sights = self.tell();
-            if is_due {
-                self.looked_at = Some(now.steady);
-                self.decide(now.steady, &sights);
-            }
+        let whose = if is_due || is_changed { Whose::AllSites } else { Whose::SitesThatDrain };
+        let sights = self.tell(whose);
+        if is_due {
+            self.looked_at = Some(now.steady);
+            self.decide(now.steady, &sights);
         }
-        self.drain(now.steady);
+        self.drain(now, &sights);
         for change in self.steering.take_changes() {
             self.record.ask(&change);
         }
@@ -158,13 +184,22 @@ impl<R: Record> Controller<R> {
         }
     }
 
-    /// Tells all balancers what is recorded, and hears what they do.
-    fn tell(&mut self) -> BTreeMap<Name, Vec<Sight>> {
+    /// Tells balancers what is recorded, and which nodes are to leave, and hears what they do: each is asked once, and told of
+    /// all nodes together, since every change may be a reload.
+    fn tell(&mut self, whose: Whose) -> BTreeMap<Name, Vec<Sight>> {
         let mut sights = BTreeMap::new();
         for (name, (_, front)) in &mut self.fronts {
-            for (node, traffic) in self.steering.traffic(name) {
-                front.want(&node, traffic);
+            let mut drains = self.drains.values().filter(|drain| drain.site == *name).peekable();
+            match whose {
+                Whose::AllSites => {
+                    for (node, traffic) in self.steering.traffic(name) {
+                        front.want(&node, traffic);
+                    }
+                }
+                Whose::SitesThatDrain if drains.peek().is_none() => continue,
+                Whose::SitesThatDrain => {}
             }
+            drains.for_each(|drain| drain.transfer.want(front));
             sights.insert(name.clone(), front.reconcile());
         }
         sights
@@ -181,7 +216,24 @@ impl<R: Record> Controller<R> {
         self.overview.nodes = nodes.iter().zip(&known).map(node_view).collect();
         self.overview.sites = self.views(sights, &sites, &loads);
         self.history.note(now, &mut self.overview.sites);
-        self.steering.decide(now, &loads);
+        let hindrances = self.hindrances(sights);
+        self.steering.decide(now, &loads, &hindrances);
+    }
+
+    /// What balancers keep from being decided.
+    fn hindrances(&self, sights: &BTreeMap<Name, Vec<Sight>>) -> Hindrances {
+        let nodes = &self.steering.standing().nodes;
+        let fails = |sights: &[Sight]| sights.iter().any(|sight| sight.failure().is_some());
+        let failing = sights.iter().filter(|(_, sights)| fails(sights)).map(|(site, _)| site);
+        let lacked = |sights: &[Sight]| -> BTreeSet<Name> {
+            sights.iter().flat_map(|sight| lacking(sight, nodes)).cloned().collect()
+        };
+        let lacking = sights.iter().map(|(site, sights)| (site.clone(), lacked(sights)));
+        Hindrances {
+            // Of those that are named wrongly nobody knows what their balancers do.
+            failing: failing.chain(self.misnamed.keys()).cloned().collect(),
+            lacking: lacking.collect(),
+        }
     }
 
     /// Nodes that are not to drain any more are left alone: what is decided after this begins anew.
@@ -190,34 +242,63 @@ impl<R: Record> Controller<R> {
         self.drains.retain(|node, drain| draining.get(node) == Some(&drain.site));
     }
 
-    /// Goes on with every node that drains, unless what is drained now would be drained anew.
-    fn drain(&mut self, now: Nanos) {
+    /// Every node that is to drain begins to, unless what is drained now would be drained anew.
+    fn begin_drains(&mut self, now: Nanos) {
         if self.steering.is_waiting() {
             return;
         }
         for (node, site) in self.steering.draining() {
-            if self.misnamed.contains_key(&site) {
-                // What its balancers have in flight there nobody can ask.
-                continue;
-            }
-            let most = self.drain_most(&site);
-            let drain = self.drains.entry(node.clone());
-            let drain = drain.or_insert_with(|| Drain::new(&node, &site));
-            // Of a site without a front nobody sends the node anything.
-            let front = self.fronts.get_mut(&site).map(|(_, front)| front);
-            if drain.poll(now, most, front) {
-                let unfinished = drain.transfer.unfinished().cloned();
-                // It may come back and be taken away again before the next look: then it drains anew.
-                self.drains.remove(&node);
-                self.steering.drained(&node, unfinished);
+            // Where no balancer can be asked, nobody knows what is in flight.
+            if !self.misnamed.contains_key(&site) {
+                let drain = || Drain::new(&node, &site, now);
+                self.drains.entry(node.clone()).or_insert_with(drain);
             }
         }
     }
 
-    /// How long a node that leaves `site` is waited for, as it is described now.
-    fn drain_most(&self, site: &Name) -> Option<Nanos> {
-        let mut sites = self.steering.standing().sites.iter();
-        sites.find(|hosted| hosted.spec.name == *site)?.spec.drain_most_nanos
+    /// Goes on with every node that drains, by what its balancers were seen to do.
+    fn drain(&mut self, now: Now, sights: &BTreeMap<Name, Vec<Sight>>) {
+        if self.steering.is_waiting() {
+            return;
+        }
+        let mut looks = Vec::new();
+        for (node, drain) in &mut self.drains {
+            if self.misnamed.contains_key(&drain.site) {
+                continue;
+            }
+            let most = drain_most(self.steering.standing(), &drain.site);
+            let drained = match (self.fronts.get_mut(&drain.site), sights.get(&drain.site)) {
+                (Some((_, front)), Some(sights)) => drain.look(now.steady, most, front, sights),
+                // Nobody was asked.
+                (Some(_), None) => Drained::NotYet,
+                // Of a site without a front nobody sends the node anything.
+                (None, _) => Drained::HasLeft,
+            };
+            looks.push((node.clone(), drained));
+        }
+        for (node, drained) in looks {
+            self.go_on(now, &node, drained);
+        }
+    }
+
+    fn go_on(&mut self, now: Now, node: &Name, drained: Drained) {
+        match drained {
+            Drained::NotYet => {}
+            Drained::HasLeft => {
+                // It may come back and be taken away again before the next look: then it drains anew.
+                let drain = self.drains.remove(node);
+                let unfinished = drain.and_then(|drain| drain.transfer.unfinished().cloned());
+                self.steering.drained(node, unfinished);
+            }
+            Drained::HeldUp(why) => {
+                if self.steering.held_up(now.steady, now.wall, node, why)
+                    && let Some(drain) = self.drains.remove(node)
+                {
+                    let front = self.fronts.get_mut(&drain.site).map(|(_, front)| front);
+                    drain.transfer.undo(front, None);
+                }
+            }
+        }
     }
 
     fn views(
@@ -234,8 +315,7 @@ impl<R: Record> Controller<R> {
             let at = sites.iter().position(|other| other == name);
             let load = at.and_then(|at| loads.sites[at]).filter(|_| seconds > 0.0);
             let sights = sights.get(name).into_iter().flatten();
-            let errors = sights.filter_map(|sight| sight.observed.as_ref().err());
-            let errors = errors.map(|error| chain(error));
+            let problems = sights.filter_map(|sight| problem(sight, &standing.nodes));
             let misnamed = self.misnamed.get(name).map(|invalid| invalid.to_string());
             let refusal = self.steering.refusal().map(|why| format!("no node moves: {why}"));
             SiteView {
@@ -248,7 +328,7 @@ impl<R: Record> Controller<R> {
                     in_flight: load.in_flight,
                 }),
                 past: Vec::new(),
-                problems: errors.chain(misnamed).chain(refusal).collect(),
+                problems: problems.chain(misnamed).chain(refusal).collect(),
             }
         };
         standing.sites.iter().map(view).collect()
@@ -256,23 +336,65 @@ impl<R: Record> Controller<R> {
 }
 
 impl Drain {
-    fn new(node: &Name, site: &Name) -> Self {
+    fn new(node: &Name, site: &Name, now: Nanos) -> Self {
         let transfer = Transfer::new(node.clone(), Weight::FULL);
-        Self { site: site.clone(), transfer, since: None }
+        Self { site: site.clone(), transfer, since: None, heard: now }
     }
 
-    /// Goes on with it, and hurries when it has lasted for `most`, if there is such a limit. Whether the node has left.
-    fn poll(&mut self, now: Nanos, most: Option<Nanos>, front: Option<&mut Front>) -> bool {
+    /// Goes on with it by what the balancers of its site were seen to do, and hurries when it has lasted for `most`, if there
+    /// is such a limit.
+    fn look(
+        &mut self,
+        now: Nanos,
+        most: Option<Nanos>,
+        front: &mut Front,
+        sights: &[Sight],
+    ) -> Drained {
         let passed = self.since.map(|since| now.saturating_sub(since));
         if most.is_some_and(|most| passed.is_some_and(|passed| passed >= most)) {
             self.transfer.hurry();
         }
-        let has_left = self.transfer.poll(front, None, true) == Ok(Progress::Done);
+        let progress = self.transfer.look(front, sights);
         if self.transfer.is_told() {
             self.since = self.since.or(Some(now));
         }
-        has_left
+        let failures: Vec<_> = sights.iter().filter_map(Sight::failure).collect();
+        if failures.is_empty() {
+            self.heard = now;
+        }
+        let is_held_up = now.saturating_sub(self.heard) >= HELD_UP_MOST;
+        match progress {
+            None => Drained::HasLeft,
+            Some(_) if is_held_up => {
+                Drained::HeldUp(format!("its drain was held up: {}", failures.join("; ")))
+            }
+            Some(_) => Drained::NotYet,
+        }
     }
+}
+
+/// How long a node that leaves `site` is waited for, as it is described now.
+fn drain_most(standing: &Standing, site: &Name) -> Option<Nanos> {
+    let mut sites = standing.sites.iter();
+    sites.find(|hosted| hosted.spec.name == *site)?.spec.drain_most_nanos
+}
+
+/// What is wrong with a balancer, if something is.
+fn problem(sight: &Sight, nodes: &[NodeStanding]) -> Option<String> {
+    if let Err(error) = &sight.observed {
+        return Some(chain(error));
+    }
+    let lacking: Vec<_> = lacking(sight, nodes).map(Name::as_str).collect();
+    let (balancer, names) = (&sight.balancer, lacking.join(", "));
+    let problem = || format!("{balancer} has no server for {names}: the site does not get them");
+    (!lacking.is_empty()).then(problem)
+}
+
+/// Nodes for which a balancer has no server, if it says which it has.
+fn lacking<'a>(sight: &'a Sight, nodes: &'a [NodeStanding]) -> impl Iterator<Item = &'a Name> {
+    let servers = sight.observed.as_ref().ok().map(|observed| &observed.servers);
+    let names = nodes.iter().map(|node| &node.name);
+    names.filter(move |name| servers.is_some_and(|servers| !servers.contains_key(*name)))
 }
 
 fn node_view((node, known): (&NodeStanding, &NodeLoad)) -> NodeView {

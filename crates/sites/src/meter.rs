@@ -186,7 +186,9 @@ mod tests {
 
     fn node(name: &str, site: Option<&str>) -> NodeStanding {
         let site = site.map(self::name);
-        NodeStanding { name: self::name(name), address: None, site, is_free: true }
+        let cpu = CpuPpm::from_percent(100);
+        let name = self::name(name);
+        NodeStanding { name, address: None, site, is_there: true, cpu, cpu_free: cpu }
     }
 
     fn see(meter: &mut Meter, at: u64, sights: Vec<Sight>) -> Loads {

@@ -1,7 +1,8 @@
 //! What the broker's record says of sites and nodes, and what is asked of it.
 
 use keeptime_model::name::Name;
-use keeptime_model::site::HostedSite;
+use keeptime_model::site::{HostedSite, SiteSpec};
+use keeptime_model::units::CpuPpm;
 use std::net::Ipv4Addr;
 
 /// Everything that is recorded, as it is at one moment.
@@ -22,8 +23,20 @@ pub struct NodeStanding {
     pub address: Option<Ipv4Addr>,
     /// The site that it serves.
     pub site: Option<Name>,
-    /// Whether a site could have it: its agent is there, and nobody else has its CPU.
-    pub is_free: bool,
+    /// Whether its agent is there.
+    pub is_there: bool,
+    /// Its CPU.
+    pub cpu: CpuPpm,
+    /// What of it a site could have from now on, since nobody else has it. What the site has that it serves is a part of
+    /// that.
+    pub cpu_free: CpuPpm,
+}
+
+impl NodeStanding {
+    /// Whether it could be had by a site that is described so.
+    pub fn fits(&self, site: &SiteSpec) -> bool {
+        self.is_there && self.cpu_free >= site.cpu_ppm.unwrap_or(self.cpu)
+    }
 }
 
 /// A node is to serve another site from now on. Nothing is in flight on it, or its old site waits for that no longer.

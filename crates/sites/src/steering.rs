@@ -10,7 +10,7 @@ use crate::record::{Change, NodeStanding, Standing};
 use keeptime_balancers::traffic::{Traffic, Weight};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
-use keeptime_model::site::HostedSite;
+use keeptime_model::site::{HostedSite, SiteSpec};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
 use keeptime_pools::holdings::Place;
@@ -24,6 +24,16 @@ use std::collections::{BTreeMap, BTreeSet};
 /// For so long after a refusal a node is not asked for again: each refusal is recorded, and who serves would be drained
 /// for it every time.
 const REFUSED_FOR: Nanos = Nanos::from_secs(2);
+
+/// What balancers keep from being decided, as they were heard at one look.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hindrances {
+    /// Sites of which a balancer fails: none of their nodes begins to drain, since that one may go on sending it requests, and
+    /// nobody knows when it is drained.
+    pub failing: BTreeSet<Name>,
+    /// Nodes that a balancer of a site lacks, by sites: these do not get them.
+    pub lacking: BTreeMap<Name, BTreeSet<Name>>,
+}
 
 /// The nodes and sites of one cluster.
 #[derive(Debug, Default)]
@@ -91,11 +101,15 @@ impl Steering {
     }
 
     /// Asks the policy. Loads are in the order of [`Self::sites`] and [`Standing::nodes`].
-    pub fn decide(&mut self, now: Nanos, loads: &Loads) {
+    pub fn decide(&mut self, now: Nanos, loads: &Loads, hindrances: &Hindrances) {
         self.refused.retain(|_, until| *until > now);
-        let Some(pools) = self.pools.as_mut().filter(|_| !self.is_waiting) else { return };
-        let refused = self.refused.keys().filter_map(|node| self.indices.get(node).copied());
-        pools.bar(&refused.collect());
+        if self.is_waiting {
+            return;
+        }
+        let (barred, unfit) = (self.barred(&hindrances.failing), self.unfit(&hindrances.lacking));
+        let Some(pools) = self.pools.as_mut() else { return };
+        pools.bar(&barred);
+        pools.fit(unfit);
         for decided in pools.decide(now, loads) {
             self.start(now, decided);
         }
@@ -143,6 +157,18 @@ impl Steering {
             let (from, to) = (moving.from.clone(), moving.to.clone());
             self.changes.push(Change { node: node.clone(), from, to });
         }
+    }
+
+    /// Gives up a drain of which some balancers cannot be told, or asked, for long: the node serves its site again, and is not
+    /// asked for for a while. Whether that was done: what leaves for good, since its site is removed, is waited for.
+    pub fn held_up(&mut self, now: Nanos, wall: WallTime, node: &Name, why: String) -> bool {
+        let draining = self.moves.get(node).filter(|moving| moving.phase == Phase::Draining);
+        let from = draining.and_then(|moving| moving.from.as_ref());
+        let is_given_up = !self.is_waiting && from.is_some_and(|site| self.sites.contains(site));
+        if is_given_up {
+            self.answered(now, wall, node, Err(why));
+        }
+        is_given_up
     }
 
     /// What became of a change.
@@ -207,6 +233,40 @@ impl Steering {
         self.standing.nodes.iter().filter_map(of_node).collect()
     }
 
+    /// Nodes that are not asked for: they were refused, or a balancer of their site fails.
+    fn barred(&self, failing: &BTreeSet<Name>) -> BTreeSet<NodeIndex> {
+        let is_barred = |node: &NodeStanding| {
+            self.refused.contains_key(&node.name)
+                || node.site.as_ref().is_some_and(|site| failing.contains(site))
+        };
+        let nodes = self.standing.nodes.iter().zip((0..).map(NodeIndex));
+        nodes.filter(|(node, _)| is_barred(node)).map(|(_, index)| index).collect()
+    }
+
+    /// Which sites could not have a node, or not use it, of nodes that stay where they are: those that are on their way have
+    /// what they were asked for, and the record says of what is free only when that is done.
+    fn unfit(
+        &self,
+        lacking: &BTreeMap<Name, BTreeSet<Name>>,
+    ) -> BTreeMap<NodeIndex, BTreeSet<SiteIndex>> {
+        // What is recorded is what was begun with, or nothing is decided.
+        let staying = self.standing.sites.iter().filter(|site| !site.is_leaving);
+        let specs: Vec<_> = staying.map(|site| &site.spec).zip((0..).map(SiteIndex)).collect();
+        let is_unfit = |node: &NodeStanding, spec: &SiteSpec| {
+            let lacks = lacking.get(&spec.name).is_some_and(|nodes| nodes.contains(&node.name));
+            node.site.as_ref() != Some(&spec.name) && (lacks || !node.fits(spec))
+        };
+        let is_decided_on = |node: &NodeStanding| {
+            !self.moves.contains_key(&node.name) && self.place(node) != Place::Down
+        };
+        let of_node = |(node, index): (&NodeStanding, NodeIndex)| {
+            let unfit = specs.iter().filter(|(spec, _)| is_unfit(node, spec));
+            let unfit: BTreeSet<_> = unfit.map(|(_, site)| *site).collect();
+            (is_decided_on(node) && !unfit.is_empty()).then_some((index, unfit))
+        };
+        self.standing.nodes.iter().zip((0..).map(NodeIndex)).filter_map(of_node).collect()
+    }
+
     fn is_recording(&self) -> bool {
         self.moves.values().any(|moving| moving.phase == Phase::Recording)
     }
@@ -239,7 +299,7 @@ impl Steering {
             Some(site) => {
                 of_pool(site).map_or(Place::Down, |at| Place::Serving(SiteIndex(at as u32)))
             }
-            None if node.is_free && !self.refused.contains_key(&node.name) => Place::Spare,
+            None if node.is_there && !self.refused.contains_key(&node.name) => Place::Spare,
             None => Place::Down,
         }
     }

@@ -15,6 +15,7 @@ use keeptime_sites::controller::{Controller, Now};
 use keeptime_sites::fronts;
 use keeptime_sites::record::{NodeStanding, Standing};
 use memory::Memory;
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 
@@ -50,11 +51,14 @@ fn spec(site: &str, port: u16, place: BalancerPlace) -> SiteSpec {
 /// The shop has the first node, the blog the others.
 fn standing(specs: &[SiteSpec]) -> Standing {
     let site = |number| Some(if number == 1 { "shop" } else { "blog" }.parse::<Name>().unwrap());
+    let cpu = CpuPpm::from_percent(100);
     let node = |number| NodeStanding {
         name: format!("n{number}").parse().unwrap(),
         address: Some(address(number)),
         site: site(number),
-        is_free: true,
+        is_there: true,
+        cpu,
+        cpu_free: cpu,
     };
     let hosted = |spec: &SiteSpec| HostedSite { spec: spec.clone(), is_leaving: false };
     Standing { sites: specs.iter().map(hosted).collect(), nodes: (1..=NODES).map(node).collect() }
@@ -101,7 +105,9 @@ fn flood(specs: &[SiteSpec], shop: SocketAddr, blog: SocketAddr) {
         pass();
         loads.iter().all(Load::has_ended)
     });
-    loads.into_iter().for_each(|load| assert_none_lost(&load.end()));
+    for load in loads {
+        assert_none_lost(&load.end());
+    }
     // Whose load ended last, and so has what nobody needs, is another thing on every machine.
     assert_eq!(record.count("shop") + record.count("blog"), usize::from(NODES));
 }
@@ -130,6 +136,38 @@ fn a_flooded_site_behind_an_nginx_gets_a_node_and_no_post_is_lost() {
     };
     let specs = [0, 1].map(|at| spec(SITES[at], port, place(at)));
     flood(&specs, world.sites[1], world.sites[0]);
+}
+
+// Goal: nodes that leave a site together are told of together, since each change is a reload whose workers end before
+// anything is drained. Method: a site that is removed while it has two nodes.
+#[test]
+fn nodes_that_leave_together_are_one_reload_of_nginx() {
+    let port = port();
+    let nodes = nodes(port);
+    let world = nginx(&SITES, &nodes.iter().collect::<Vec<_>>(), "0");
+    let place = |at: usize| {
+        let (configuration, upstream) = (world.configuration.clone(), SITES[at].into());
+        BalancerPlace::Nginx { configuration, upstream, log: world.logs[at] }
+    };
+    let specs = [0, 1].map(|at| spec(SITES[at], port, place(at)));
+    let (began, record) = (Instant::now(), Memory::default());
+    record.0.lock().unwrap().standing = standing(&specs);
+    let mut controller = Controller::new(record.clone());
+    let mut pass = || {
+        let steady = Nanos::from(began.elapsed());
+        let now = Now { steady, wall: WallTime::from_unix_nanos(steady.get()) };
+        std::thread::sleep(controller.pass(now).unwrap());
+    };
+    (0..6).for_each(|_| pass());
+    let file = world.configuration.with_file_name("blog.upstream");
+    assert_eq!(fs::read_to_string(file).unwrap().matches("weight=").count(), 2);
+    let before = world.reloads();
+    record.0.lock().unwrap().standing.sites[0].is_leaving = true;
+    wait_until("both nodes are spares", || {
+        pass();
+        record.count("blog") == 0
+    });
+    assert_eq!(world.reloads() - before, 1);
 }
 
 // Goal: a site whose balancers cannot be asked any more holds up no other one, and its nodes do not count as drained. Method:

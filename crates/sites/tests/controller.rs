@@ -89,11 +89,14 @@ impl World {
             };
             HostedSite { spec, is_leaving: false }
         };
+        let cpu = CpuPpm::from_percent(100);
         let standing = |(at, node): (usize, &Node)| NodeStanding {
             name: node.server.name.clone(),
             address: None,
             site: Some(if at == 0 { "shop" } else { "blog" }.parse().unwrap()),
-            is_free: true,
+            is_there: true,
+            cpu,
+            cpu_free: cpu,
         };
         record.0.lock().unwrap().standing = Standing {
             sites: vec![site("blog", 1), site("shop", 10)],
@@ -131,7 +134,9 @@ impl World {
             self.pass(controller);
             assert!(self.count("blog") >= 1 && self.count("shop") >= 1, "hard guarantees");
         }
-        loads.into_iter().for_each(|load| assert_none_lost(&load.end()));
+        for load in loads {
+            assert_none_lost(&load.end());
+        }
     }
 
     fn pass(&self, controller: &mut Controller<Memory>) {
@@ -370,6 +375,66 @@ fn a_request_that_does_not_end_holds_a_move_up_as_long_as_the_limit() {
     node.hold(false);
     let counts = stuck.join().unwrap().all.counts;
     assert!(counts.answered < counts.intended - counts.not_sent, "what was ended: {counts:?}");
+}
+
+// Goal: a site of which one balancer fails keeps its nodes, all of which serve, and gives them when it is heard again. Method:
+// a second balancer of the blog that is not there, until it is described without that.
+#[test]
+fn a_site_with_a_balancer_that_fails_gives_no_node() {
+    let world = World::new(4, A_FIFTIETH);
+    let mut controller = world.settled();
+    let describe = |balancers: Vec<BalancerPlace>| {
+        world.record.0.lock().unwrap().standing.sites[0].spec.balancers = balancers;
+    };
+    let there = world.record.0.lock().unwrap().standing.sites[0].spec.balancers.clone();
+    let absent = BalancerPlace::HaProxy { socket: "/nonexistent".into(), backend: "blog".into() };
+    describe([&there[..], &[absent]].concat());
+    let flood = Load::start(&world.haproxy.sites[..1], 112.0);
+    let began = Instant::now();
+    world.until("it had time to be drained", &mut controller, || {
+        assert!(world.is_told(), "each node serves as it is recorded");
+        began.elapsed() > Duration::from_secs(3)
+    });
+    let problems = controller.overview().sites[0].problems.join("; ");
+    assert!(problems.contains("cannot be reached"), "{problems}");
+    describe(there);
+    world.until("the shop has three", &mut controller, || world.count("shop") == 3);
+    world.end(&mut controller, [flood]);
+}
+
+// Goal: a node whose drain nobody can end, since its balancer is heard no more, does not serve nobody for ever. Method: the
+// balancer is stopped while a node drains that works on what never ends, and goes on later.
+#[test]
+fn a_drain_that_is_held_up_is_given_up_and_the_node_serves_again() {
+    let world = World::new(3, A_FIFTIETH);
+    let mut controller = world.settled();
+    let of_blog = &world.nodes[1..];
+    of_blog.iter().for_each(|node| node.hold(true));
+    let stuck = posts(&world.haproxy.sites[1..], 40.0, 500);
+    world.until("both nodes work", &mut controller, || {
+        of_blog.iter().all(|node| node.working() > 0)
+    });
+    let flood = Load::start(&world.haproxy.sites[..1], 112.0);
+    let traffic = |node: &Node| world.traffic("blog", &node.server.name);
+    world.until("one drains", &mut controller, || {
+        of_blog.iter().any(|node| traffic(node) == Traffic::Drain)
+    });
+    let worker = Pid::from_raw(world.haproxy.worker().unwrap() as i32);
+    kill(worker, Signal::SIGSTOP).unwrap();
+    wait_until("it is given up", || {
+        world.pass(&mut controller);
+        !controller.overview().moves.is_empty()
+    });
+    let failure = controller.overview().moves[0].failure.clone().unwrap();
+    assert!(failure.starts_with("its drain was held up: haproxy:"), "{failure}");
+    kill(worker, Signal::SIGCONT).unwrap();
+    world.until("both serve", &mut controller, || {
+        of_blog.iter().all(|node| traffic(node) == Traffic::On(Weight::FULL))
+    });
+    of_blog.iter().for_each(|node| node.hold(false));
+    world.until("the shop has two", &mut controller, || world.count("shop") == 2);
+    world.end(&mut controller, [flood]);
+    assert_none_lost(&stuck.join().unwrap());
 }
 
 #[test]

@@ -9,8 +9,8 @@ use keeptime_model::site::{Guarantee, HostedSite, SiteSpec};
 use keeptime_model::units::{CpuPpm, Nanos, Share, WallTime};
 use keeptime_pools::load::{Loads, SiteLoad};
 use keeptime_sites::record::{Change, NodeStanding, Standing};
-use keeptime_sites::steering::Steering;
-use std::collections::BTreeSet;
+use keeptime_sites::steering::{Hindrances, Steering};
+use std::collections::{BTreeMap, BTreeSet};
 
 const NODES: usize = 6;
 const LOOK: Nanos = Nanos::from_millis(50);
@@ -60,7 +60,15 @@ fn site(text: &str, priority: u32) -> HostedSite {
 impl World {
     fn new(seed: u64) -> Self {
         let name_of = |n| name(&format!("n{n}"));
-        let node = |n| NodeStanding { name: name_of(n), address: None, site: None, is_free: true };
+        let cpu = CpuPpm::from_percent(100);
+        let node = |n| NodeStanding {
+            name: name_of(n),
+            address: None,
+            site: None,
+            is_there: true,
+            cpu,
+            cpu_free: cpu,
+        };
         let sites = vec![site("blog", 1), site("shop", 10), site("wiki", 1)];
         let record = Standing { sites, nodes: (0..NODES).map(node).collect() };
         let steering = Steering::default();
@@ -78,15 +86,36 @@ impl World {
         }
         let at = self.random.below(self.asked.len() as u64) as usize;
         let change = self.asked.swap_remove(at);
+        let is_spared = self.is_spared(&change);
         let node = self.record.nodes.iter_mut().find(|node| node.name == change.node).unwrap();
-        let is_there = node.site == change.from && (change.from.is_some() || node.is_free);
-        let outcome = if is_there && !self.random.is_one_in(5) {
+        let is_there = node.site == change.from && (change.from.is_some() || node.is_there);
+        let outcome = if is_there && is_spared && !self.random.is_one_in(5) {
             node.site.clone_from(&change.to);
+            self.check_giver(&change);
             Ok(())
         } else {
-            Err("it is gone, or busy".into())
+            Err("it is gone, busy, or needed where it is".into())
         };
         self.steering.answered(self.now, WallTime::default(), &change.node, outcome);
+    }
+
+    /// As the broker has it: what a site that stays has by its hard guarantee goes to no other, though that was asked when it
+    /// had more.
+    fn is_spared(&self, change: &Change) -> bool {
+        let stays = |hosted: &&HostedSite| {
+            !hosted.is_leaving && change.from.as_ref() == Some(&hosted.spec.name)
+        };
+        let giver = self.record.sites.iter().find(stays);
+        giver.is_none_or(|giver| self.count(&giver.spec.name) > giver.spec.guarantee.hard)
+    }
+
+    /// What is recorded leaves a site that stays its hard guarantee.
+    fn check_giver(&self, change: &Change) {
+        for hosted in self.record.sites.iter().filter(|hosted| !hosted.is_leaving) {
+            let has = self.count(&hosted.spec.name);
+            let gave = change.from.as_ref() == Some(&hosted.spec.name);
+            assert!(!gave || has >= hosted.spec.guarantee.hard, "{change:?}: has {has}");
+        }
     }
 
     fn something_happens(&mut self) {
@@ -95,9 +124,9 @@ impl World {
             // A node dies with what it serves, or comes back.
             0..=2 => {
                 self.record.nodes[node].site = None;
-                self.record.nodes[node].is_free = false;
+                self.record.nodes[node].is_there = false;
             }
-            3..=9 => self.record.nodes[node].is_free = true,
+            3..=9 => self.record.nodes[node].is_there = true,
             10 => {
                 let site = self.random.below(3) as usize;
                 let name = self.record.sites[site].spec.name.clone();
@@ -129,6 +158,17 @@ impl World {
         loads
     }
 
+    /// Now and then a balancer of a site fails.
+    fn hindrances(&mut self) -> Hindrances {
+        let mut hindrances = Hindrances::default();
+        for hosted in &self.record.sites {
+            if self.random.is_one_in(10) {
+                hindrances.failing.insert(hosted.spec.name.clone());
+            }
+        }
+        hindrances
+    }
+
     fn step(&mut self) {
         self.now = self.now.saturating_add(LOOK);
         self.something_happens();
@@ -137,11 +177,17 @@ impl World {
         }
         self.steering.follow(self.now, self.record.clone()).unwrap();
         let loads = self.loads();
-        self.steering.decide(self.now, &loads);
+        let hindrances = self.hindrances();
+        let before = self.steering.draining();
+        self.steering.decide(self.now, &loads, &hindrances);
         self.check_drains();
-        for node in self.steering.draining().into_keys() {
+        for (node, site) in self.steering.draining() {
+            assert!(before.contains_key(&node) || !hindrances.failing.contains(&site), "{node}");
             if self.random.is_one_in(2) {
                 self.steering.drained(&node, None);
+            } else if self.random.is_one_in(10) {
+                let why = "a balancer hangs".into();
+                self.steering.held_up(self.now, WallTime::default(), &node, why);
             }
         }
         for change in self.steering.take_changes() {
@@ -212,13 +258,13 @@ fn when_nothing_happens_any_more_everybody_has_the_hard_guarantee() {
         let mut world = World::new(seed);
         (0..500).for_each(|_| world.step());
         world.record.sites.iter_mut().for_each(|site| site.is_leaving = false);
-        world.record.nodes.iter_mut().for_each(|node| node.is_free = true);
+        world.record.nodes.iter_mut().for_each(|node| node.is_there = true);
         for _ in 0..400 {
             world.now = world.now.saturating_add(LOOK);
             world.answer();
             world.steering.follow(world.now, world.record.clone()).unwrap();
             let loads = Loads::silent(world.steering.sites().len(), NODES, LOOK);
-            world.steering.decide(world.now, &loads);
+            world.steering.decide(world.now, &loads, &Hindrances::default());
             for node in world.steering.draining().into_keys() {
                 world.steering.drained(&node, None);
             }
@@ -253,7 +299,7 @@ fn nothing_is_decided_on_what_the_record_denies() {
         loads.nodes[idle] = Some(Share::default());
         world.now = world.now.saturating_add(LOOK);
         world.steering.follow(world.now, world.record.clone()).unwrap();
-        world.steering.decide(world.now, &loads);
+        world.steering.decide(world.now, &loads, &Hindrances::default());
         let drained: Vec<_> = world.steering.draining().into_keys().collect();
         drained.iter().for_each(|node| world.steering.drained(node, None));
         let changes = world.steering.take_changes().into_iter();
@@ -293,7 +339,8 @@ fn a_node_that_is_refused_serves_on_and_others_are_asked_for() {
     let look = |world: &mut World, after: Nanos| {
         world.now = world.now.saturating_add(after);
         world.steering.follow(world.now, world.record.clone()).unwrap();
-        world.steering.decide(world.now, &Loads::silent(2, 4, LOOK));
+        let loads = Loads::silent(2, 4, LOOK);
+        world.steering.decide(world.now, &loads, &Hindrances::default());
         let drained: Vec<_> = world.steering.draining().into_keys().collect();
         drained.iter().for_each(|node| world.steering.drained(node, None));
         world.steering.take_changes()
@@ -311,6 +358,103 @@ fn a_node_that_is_refused_serves_on_and_others_are_asked_for() {
     assert!(matches!(&again[..], [change] if asked.contains(&change.node)), "{again:?}");
 }
 
+/// Two sites, of which the shop has the higher priority; each asks for so much CPU of a node, in percent. Which site has each
+/// node, and what of it sites could have.
+fn sites_beside_jobs(cpu: [u32; 2], nodes: &[(Option<&str>, u32)]) -> World {
+    let mut world = World::new(0);
+    let described = |(text, priority, cpu): (&str, u32, u32)| {
+        let mut site = site(text, priority);
+        site.spec.guarantee = Guarantee { hard: 1, soft: 2, max: 3 };
+        site.spec.cpu_ppm = Some(CpuPpm::from_percent(cpu));
+        site
+    };
+    world.record.sites = [("blog", 1, cpu[0]), ("shop", 10, cpu[1])].map(described).into();
+    world.record.nodes.truncate(nodes.len());
+    for (node, (site, percent)) in world.record.nodes.iter_mut().zip(nodes) {
+        node.site = site.map(name);
+        node.cpu_free = CpuPpm::from_percent(*percent);
+    }
+    world
+}
+
+/// What is asked for at one look at which nothing is heard of loads, and which nodes drain then.
+fn look_once(world: &mut World, hindrances: &Hindrances) -> (Vec<Change>, Vec<Name>) {
+    world.now = world.now.saturating_add(LOOK);
+    world.steering.follow(world.now, world.record.clone()).unwrap();
+    let (sites, nodes) = (world.steering.sites().len(), world.record.nodes.len());
+    world.steering.decide(world.now, &Loads::silent(sites, nodes, LOOK), hindrances);
+    let drained: Vec<_> = world.steering.draining().into_keys().collect();
+    (world.steering.take_changes(), drained)
+}
+
+// Goal: a site that asks for much CPU keeps spares from no other one. Method: jobs have so much of the only spares that one
+// site could have its share there and the other not; both lack their hard guarantees.
+#[test]
+fn a_spare_goes_to_the_site_that_has_room_there() {
+    for (cpu, taker) in [([50, 80], "blog"), ([80, 50], "shop")] {
+        let mut world = sites_beside_jobs(cpu, &[(None, 60), (None, 40)]);
+        let (changes, drained) = look_once(&mut world, &Hindrances::default());
+        let asked: Vec<_> = changes.into_iter().map(|change| (change.node, change.to)).collect();
+        assert_eq!((asked, drained), (vec![(name("n0"), Some(name(taker)))], vec![]));
+    }
+}
+
+// Goal: no node is drained for a site that could not have its share there, and one where it could is. Method: jobs have
+// much of all nodes of a site but one.
+#[test]
+fn a_node_is_drained_only_for_a_site_that_has_room_there() {
+    let nodes = [(Some("shop"), 60), (Some("blog"), 30), (Some("blog"), 60), (Some("blog"), 30)];
+    for (shop, drained) in [(50, vec![name("n2")]), (70, vec![])] {
+        let mut world = sites_beside_jobs([20, shop], &nodes);
+        world.record.sites[1].spec.guarantee.hard = 2;
+        for _ in 0..3 {
+            let look = look_once(&mut world, &Hindrances::default());
+            assert_eq!(look, (vec![], drained.clone()), "the shop asks for {shop} %");
+        }
+    }
+}
+
+// Goal: where a balancer fails nothing begins to drain, what it lacks its site does not get, and what cannot be told that it
+// drains serves on. Method: the site that could give a node, then the one that would get it, then the node.
+#[test]
+fn nothing_is_decided_that_balancers_keep_from_being_done() {
+    let blog = (Some("blog"), 100);
+    let mut world = sites_beside_jobs([20, 20], &[(Some("shop"), 100), blog, blog, blog]);
+    world.record.sites[1].spec.guarantee.hard = 2;
+    let fails = Hindrances { failing: [name("blog")].into(), ..Hindrances::default() };
+    assert_eq!(look_once(&mut world, &fails), (vec![], vec![]));
+    let lacking = BTreeMap::from([(name("shop"), ["n1", "n3"].map(name).into())]);
+    let lacks = Hindrances { lacking, ..Hindrances::default() };
+    assert_eq!(look_once(&mut world, &lacks), (vec![], vec![name("n2")]));
+    let mut give_up = || {
+        let (why, node) = ("a balancer hangs".to_string(), name("n2"));
+        let is_given_up = world.steering.held_up(world.now, WallTime::default(), &node, why);
+        let ended = world.steering.take_ended().into_iter().map(|moved| moved.failure);
+        (is_given_up, ended.collect::<Vec<_>>())
+    };
+    assert_eq!(give_up(), (true, vec![Some("a balancer hangs".to_string())]));
+    assert_eq!(give_up(), (false, vec![]), "it does not drain");
+    let on = (name("n2"), Traffic::On(Weight::FULL));
+    assert!(world.steering.traffic(&name("blog")).contains(&on));
+    let (changes, drained) = look_once(&mut world, &Hindrances::default());
+    let [drains] = &drained[..] else { panic!("{drained:?}") };
+    assert!(changes.is_empty() && *drains != name("n2"), "it is left alone for a while");
+}
+
+// Goal: the nodes of a site that is removed are waited for, whatever its balancers do. Method: one that cannot be told.
+#[test]
+fn what_leaves_for_good_is_not_given_up() {
+    let shop = (Some("shop"), 100);
+    let mut world = sites_beside_jobs([20, 20], &[shop, shop, (Some("blog"), 100)]);
+    world.record.sites[0].is_leaving = true;
+    let fails = Hindrances { failing: [name("blog")].into(), ..Hindrances::default() };
+    for _ in 0..2 {
+        assert_eq!(look_once(&mut world, &fails), (vec![], vec![name("n2")]));
+        let why = "a balancer hangs".into();
+        assert!(!world.steering.held_up(world.now, WallTime::default(), &name("n2"), why));
+    }
+}
+
 /// A broker that begins again with fewer nodes in its topology: what was promised before cannot be kept.
 #[test]
 fn a_cluster_that_is_too_small_by_now_moves_nothing_and_says_why() {
@@ -321,7 +465,8 @@ fn a_cluster_that_is_too_small_by_now_moves_nothing_and_says_why() {
         let outcome = world.steering.follow(world.now, world.record.clone());
         let sites = world.steering.sites().len();
         let nodes = world.record.nodes.len();
-        world.steering.decide(world.now, &Loads::silent(sites, nodes, LOOK));
+        let loads = Loads::silent(sites, nodes, LOOK);
+        world.steering.decide(world.now, &loads, &Hindrances::default());
         (outcome.is_ok(), world.steering.refusal().cloned(), world.steering.is_busy())
     };
     let (is_ok, why, is_busy) = follow(&mut world);

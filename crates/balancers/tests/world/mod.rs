@@ -417,11 +417,12 @@ impl Load {
     }
 }
 
-/// All that were sent were answered, and some there were: what waited when it was stopped was not sent.
-pub fn assert_none_lost(report: &Report) {
+/// All that were sent were answered, and some there were: what waited when it was stopped was not sent. How many.
+pub fn assert_none_lost(report: &Report) -> u64 {
     let counts = &report.all.counts;
     let sent = counts.intended - counts.not_sent;
     assert!(sent > 0 && counts.answered == sent, "{report}{counts:?}");
+    sent
 }
 
 pub const FULL: Weight = Weight::FULL;
@@ -448,7 +449,7 @@ pub fn nginx(sites: &[&str], nodes: &[&Node], keepalive: &str) -> NginxDaemon {
     let ports: Vec<_> = sites.iter().map(|_| port()).collect();
     let logs: Vec<_> = sites.iter().map(|_| loopback(port())).collect();
     let mut text = format!(
-        "user root;\nworker_processes 2;\ndaemon off;\npid {};\nerror_log {};\n\
+        "user root;\nworker_processes 2;\ndaemon off;\npid {};\nerror_log {} notice;\n\
          events {{ worker_connections 1024; }}\nhttp {{\n  log_format keeptime '$upstream_addr';\n",
         at("nginx.pid"),
         at("error.log"),
@@ -489,6 +490,12 @@ impl NginxDaemon {
 
     pub fn fronts(&self) -> Vec<Front> {
         self.names.iter().map(|site| Front::new(vec![Box::new(self.balancer(site))])).collect()
+    }
+
+    /// How often it was made to read its configuration.
+    pub fn reloads(&self) -> usize {
+        let log = fs::read_to_string(self.daemon.directory.path().join("error.log")).unwrap();
+        log.matches("(SIGHUP) received").count()
     }
 }
 
