@@ -87,7 +87,7 @@ enum Command {
     SharedDataCenters,
     /// Rate control on simulated programs: the time-sharing paper's policy and ours
     Control,
-    /// Deadline jobs on a batch log: how many are late, against first come with backfill
+    /// Deadline jobs on a batch log: how many are late, against FCFS with backfill
     Deadline {
         /// A log in Standard Workload Format; without one, logs are made by a model
         #[arg(long)]

@@ -615,8 +615,8 @@ mod tests {
     fn promises_are_for_the_share_of_runs_that_figures_name() {
         let raycast = measured(Renderer::Raycast).unwrap();
         let request = loads()[0].requests(1, 1)[0];
-        let share = raycast.goal(&SubTask { setting: 0, ..request }).unwrap().quantile;
-        assert_eq!(share, format!("{PROMISED_PERCENT} %").parse().unwrap());
+        let asked = raycast.goal(&SubTask { setting: 0, ..request }).unwrap().goal().unwrap();
+        assert_eq!(asked.quantile.unwrap().to_string(), format!("{PROMISED_PERCENT} %"));
     }
 
     #[test]

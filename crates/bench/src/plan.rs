@@ -191,6 +191,7 @@ fn profile(application: &Application) -> Profile {
         processor: String::new(),
         mpi: String::new(),
         command: vec![],
+        program: None,
     };
     let mut profile = Profile::empty(application.name().clone(), conditions, vec![]);
     for (rank, parameters) in application.grid().iter().enumerate() {

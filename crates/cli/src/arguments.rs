@@ -39,7 +39,7 @@ use keeptime_model::application::{Application, Parameters};
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::disk::{Disk, DiskId};
-use keeptime_model::goal::{Goal, Preference, parse_setting};
+use keeptime_model::goal::{Goal, Preference, QUANTILE, parse_setting};
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::Handle;
@@ -134,6 +134,18 @@ pub enum Command {
     Report(ReportArguments),
     /// Show all of it on a lab of 4 nodes: profile, plan, run beside others, report
     Demo(DemoArguments),
+    /// Print what a shell needs to complete this program's commands and options
+    #[command(after_help = manual::COMPLETIONS)]
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Write a manual page of each command, as `make install` does
+    Manual {
+        /// The directory to write them to, as in /usr/local/share/man/man1; it is made if it is not there
+        #[arg(long)]
+        out: PathBuf,
+    },
     /// Plain load inside a lab, as a part of measurements
     #[command(hide = true, subcommand)]
     Traffic(TrafficCommand),
@@ -258,6 +270,9 @@ pub struct LabExecArguments {
     /// End the command when whoever started it ends
     #[arg(long)]
     pub die_with_parent: bool,
+    /// Who that is, by its number: the command is not started if it has ended before
+    #[arg(long, value_name = "PID", requires = "die_with_parent", hide = true)]
+    pub parent: Option<i32>,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<String>,
@@ -351,6 +366,9 @@ pub struct AgentExecArguments {
     /// End the command when whoever started this one ends
     #[arg(long)]
     pub die_with_parent: bool,
+    /// Who that is, by its number: the command is not started if it has ended before
+    #[arg(long, value_name = "PID", requires = "die_with_parent", hide = true)]
+    pub parent: Option<i32>,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<String>,
@@ -361,6 +379,9 @@ pub struct AgentExecArguments {
 pub enum LaunchCommand {
     /// Run a command that ends when whoever started it ends
     Near {
+        /// Who that is, by its number: the command is not started if it has ended before
+        #[arg(long, value_name = "PID")]
+        parent: Option<i32>,
         /// The command and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
@@ -374,6 +395,9 @@ pub enum LaunchCommand {
     },
     /// Start a command on a node of a job, as the launchers of MPI would by ssh
     Far {
+        /// Who started it, by its number: nothing is started if it has ended before
+        #[arg(long, value_name = "PID")]
+        parent: Option<i32>,
         /// How nodes are reached, as `run` writes it
         plan: String,
         /// Options, as those of ssh, then HOST and COMMAND
@@ -510,9 +534,10 @@ pub struct GoalArguments {
     /// cheapest, or balanced (fast while the cluster is idle, less the more of it is reserved)
     #[arg(long, default_value = "fastest")]
     pub prefer: Preference,
-    /// How often a promised time is to be kept
-    #[arg(long, default_value = "90 %")]
-    pub quantile: Share,
+    /// How often a promised time is to be kept [default: 90 %, or as often as the measured runs support]. More
+    /// than they support is refused
+    #[arg(long)]
+    pub quantile: Option<Share>,
 }
 
 impl GoalArguments {
@@ -530,7 +555,7 @@ impl GoalArguments {
         }
         let (at_least, within) = (self.at_least, self.within);
         let nodes = self.nodes.as_ref().map(NodeCounts::only).transpose()?;
-        let (prefer, quantile) = (self.prefer, Some(self.quantile));
+        let (prefer, quantile) = (self.prefer, Some(self.quantile.unwrap_or(QUANTILE)));
         Ok(Goal { at_least, within, set, nodes, prefer, quantile })
     }
 }
@@ -538,6 +563,7 @@ impl GoalArguments {
 #[derive(Debug, Args)]
 #[command(after_help = manual::PLAN)]
 #[command(mut_arg("application", |argument| argument.required(true)))]
+#[command(mut_arg("nodes", |argument| argument.help("The number of nodes, where it must be this one")))]
 pub struct PlanArguments {
     #[command(flatten)]
     pub application: ApplicationArguments,

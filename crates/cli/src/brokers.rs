@@ -243,6 +243,7 @@ fn config(lab: &Lab) -> Config {
         socket: socket(lab.directory()),
         agents: agents_socket(lab.directory()),
         operators: Vec::new(),
+        nameless_users: false,
         requests_per_second: REQUESTS_PER_SECOND,
         fabric: None,
         policy: PolicyFile { answer_within: ANSWER_WITHIN, ..PolicyFile::default() },

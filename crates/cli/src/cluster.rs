@@ -18,7 +18,7 @@ use keeptime_launch::remote::Launcher;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;
 use keeptime_model::name::Name;
-use keeptime_model::profile::Conditions;
+use keeptime_model::profile::{Conditions, Program};
 use keeptime_model::topology::{LinkDirection, NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, CpuPpm};
 use keeptime_planner::availability::Availability;
@@ -213,6 +213,7 @@ impl Cluster {
             },
             mpi: mpi.into(),
             command: application.command_template().to_vec(),
+            program: Some(Program::of(application)),
         }
     }
 

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use keeptime_launch::mpi::Flavour;
 use keeptime_model::application::Application;
 use keeptime_model::name::Name;
-use keeptime_model::profile::Profile;
+use keeptime_model::profile::{Conditions, Profile, Program};
 use serde::Serialize;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -127,27 +127,37 @@ pub fn make_own_directory(path: &Path) -> Result<()> {
     made.with_context(|| format!("cannot make {}", path.display()))
 }
 
-/// Refuses a profile that was measured under other conditions, with the differences.
-pub fn check_conditions(
-    profile: &Profile,
-    here: &keeptime_model::profile::Conditions,
-) -> Result<()> {
+/// Refuses a profile that was measured under other conditions, or of a program that was changed since, with the
+/// differences.
+pub fn check_conditions(profile: &Profile, here: &Conditions) -> Result<()> {
     let differences = profile.conditions.differences(here);
     if differences.is_empty() {
         return Ok(());
     }
     bail!(
-        "the profile of {} was measured on another cluster:\n  {}\nmeasure it here with \
-         `keeptime profile {}`",
+        "the profile of {} was measured on another cluster, or of another program:\n  {}\nmeasure it here \
+         with `keeptime profile {}`",
         profile.application,
         differences.join("\n  "),
         profile.application,
     )
 }
 
+/// Refuses a profile of another program than `application` is, wherever it was measured, with the differences.
+pub fn check_program(profile: &Profile, application: &Application) -> Result<()> {
+    let here = Conditions {
+        process_cpu_ppm: application.cpu(),
+        command: application.command_template().to_vec(),
+        program: Some(Program::of(application)),
+        ..profile.conditions.clone()
+    };
+    check_conditions(profile, &here)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keeptime_model::units::BitsPerSecond;
     use nix::sys::stat::{Mode, umask};
     use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -205,6 +215,39 @@ mod tests {
             let mode = fs::metadata(&made).unwrap().permissions().mode();
             assert_eq!(mode & 0o022, 0, "{} has mode {mode:o}", made.display());
         }
+    }
+
+    // Goal: a profile is of a program as it was; where that lies on this machine says nothing of it. Method: the file of an
+    // application whose constant is changed.
+    #[test]
+    fn a_profile_of_a_program_that_was_changed_since_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("bsp.toml");
+        let application = |bytes: &str| {
+            let text = format!(
+                "name = \"bsp\"\ncommand = [\"{{workloads}}/bsp\", \"{{bytes}}\"]\npattern = \"ring\"\n\
+                 nodes = [2]\ncpu = \"20 %\"\ntimeout = \"9 s\"\ntime = \"wall\"\n\
+                 [constants]\nbytes = \"{bytes}\"\n"
+            );
+            fs::write(&path, text).unwrap();
+            load_application(path.to_str().unwrap(), Flavour::OpenMpi).unwrap()
+        };
+        let then = application("10000");
+        let program = Program::of(&then);
+        assert_eq!(program.constants.keys().map(Name::as_str).collect::<Vec<_>>(), ["bytes"]);
+        let conditions = Conditions {
+            link_bits_per_second: BitsPerSecond::from_mbit(100),
+            process_cpu_ppm: then.cpu(),
+            processor: "any".into(),
+            mpi: "any".into(),
+            command: then.command_template().to_vec(),
+            program: Some(program),
+        };
+        let profile = Profile::empty(then.name().clone(), conditions, vec![]);
+        check_program(&profile, &then).unwrap();
+        let error = check_program(&profile, &application("1000000")).unwrap_err().to_string();
+        assert!(error.contains("constant bytes: measured with 10000, here 1000000"), "{error}");
+        assert!(error.contains("`keeptime profile bsp`"), "{error}");
     }
 
     #[test]

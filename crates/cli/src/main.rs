@@ -113,7 +113,9 @@ fn run(command: Command) -> anyhow::Result<Ending> {
     match &command {
         // SIGHUP has another meaning for it.
         Command::Broker(BrokerCommand::Run { .. }) => interrupt::listen()?,
-        command if ends_in_order(command) => interrupt::listen_at_terminal()?,
+        command if runs_programs(command) => interrupt::listen_for_a_program()?,
+        // It has something to tell then.
+        Command::Load(_) => interrupt::listen_at_terminal()?,
         _ => {}
     }
     match command {
@@ -137,15 +139,17 @@ fn run(command: Command) -> anyhow::Result<Ending> {
             Ok(Ending::Done)
         }
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::Completions { shell } => commands::manual::completions(shell),
+        Command::Manual { out } => commands::manual::write(&out),
         Command::Traffic(command) => commands::traffic::run(command),
         // Carried out above.
         _ => Ok(Ending::Done),
     }
 }
 
-/// Whether a command ends in order when it is interrupted, since it has something to give back or to tell then. All
-/// others end at once, and what they start has no signals blocked.
-fn ends_in_order(command: &Command) -> bool {
-    use Command::{Demo, Load, Profile, Run};
-    matches!(command, Demo(_) | Load(_) | Profile(_) | Run(_))
+/// Whether a command runs programs in what it holds: it ends in order when it is interrupted. All others that are not named
+/// above end at once, and what they start has no signals blocked.
+fn runs_programs(command: &Command) -> bool {
+    use Command::{Demo, Profile, Run};
+    matches!(command, Demo(_) | Profile(_) | Run(_))
 }

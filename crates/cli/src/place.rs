@@ -265,7 +265,7 @@ mod tests {
         let agent = keeptime_agent::config::Config::from_toml(agent).unwrap();
         let client = parse(client, Path::new("/home/ada")).unwrap();
         let program = keeptime_model::application::Application::from_toml(program).unwrap();
-        assert_eq!(program.name().as_str(), "sum");
+        assert_eq!(program.name().as_str(), "solver");
         assert!(broker.tcp.is_some() && topology.find_node(&agent.node).is_some());
         assert!(client.nodes.hosts.keys().all(|node| topology.find_node(node).is_some()));
         let format = include_str!("../../../docs/formats/topology.md");

@@ -168,7 +168,7 @@ fn set_resources(resources: &mut Resources, wanted: &Wanted) -> Result<(), Inval
     if let Some(pattern) = &wanted.pattern {
         resources.pattern = Some(pattern.clone());
     }
-    resources.bits_per_second = wanted.rate.unwrap_or(resources.bits_per_second);
+    resources.bits_per_second = wanted.bandwidth.unwrap_or(resources.bits_per_second);
     let disk = &mut resources.disk_read_bytes_per_second;
     *disk = wanted.read.unwrap_or(*disk);
     let disk = &mut resources.disk_write_bytes_per_second;
@@ -194,7 +194,7 @@ fn set_goal(goal: &mut Goal, wanted: &Wanted) -> Result<(), Invalid> {
         ("cpu", !wanted.cpu.is_empty()),
         ("period", wanted.period.is_some()),
         ("pattern", wanted.pattern.is_some()),
-        ("rate", wanted.rate.is_some()),
+        ("bandwidth", wanted.bandwidth.is_some()),
         ("read", wanted.read.is_some()),
         ("write", wanted.write.is_some()),
     ];
@@ -244,7 +244,7 @@ mod tests {
             nodes: Some("n1,n2".into()),
             cpu: vec![CpuPpm::from_percent(20)],
             pattern: Some(Pattern::Pairs),
-            rate: Some(BitsPerSecond::from_mbit(20)),
+            bandwidth: Some(BitsPerSecond::from_mbit(20)),
             duration: Some(Nanos::from_secs(60)),
             ..Wanted::default()
         }
@@ -334,7 +334,7 @@ mod tests {
     /// Three nodes, granted.
     fn granted() -> Reservation {
         let wanted = Wanted { nodes: Some("3".into()), ..pair() };
-        let wanted = Wanted { pattern: None, rate: None, ..wanted };
+        let wanted = Wanted { pattern: None, bandwidth: None, ..wanted };
         let grant = serde_json::json!({
             "nodes": ["n2", "n1", "n3"], "cpu_ppm": 200_000, "bits_per_second": 0,
         });

@@ -28,21 +28,35 @@ pub fn outline(outline: &Outline) -> String {
 pub fn plan(plan: &Plan, topology: &Topology) -> String {
     let nodes: Vec<_> =
         plan.placement.nodes.iter().map(|n| topology.node(*n).name.as_str()).collect();
-    let basis = match plan.deviations {
-        0 => format!("what half of the runs take, by {} that were measured", plan.samples),
-        count => format!("for {} of runs, from {count} measured deviations", plan.quantile),
+    let (samples, quantile) = (plan.samples, plan.quantile);
+    let basis = match (plan.deviations, plan.quantile_asked) {
+        (0, None) => format!("what half of the runs take, by {samples} that were measured"),
+        (0, Some(_)) => {
+            format!("what half of the runs take: {samples} measured runs support no more")
+        }
+        (count, None) => format!("for {quantile} of runs, from {count} measured deviations"),
+        (count, Some(_)) => {
+            format!("for {quantile} of runs: {count} measured deviations support no more")
+        }
     };
     let changed = match plan.drift.ppm() {
         0 => String::new(),
         ppm => format!(
-            "expected: {}, since by the last runs computing takes {:.1} % {} than when it was measured\n",
+            "expected: {}, since by the last runs computing takes {} than when it was measured\n",
             seconds(plan.median_nanos.as_secs_f64()),
-            ppm.unsigned_abs() as f64 / 1e4,
-            if ppm > 0 { "longer" } else { "less" },
+            longer(ppm, 1),
         ),
     };
+    let uncorrected = plan.drift_seen_ppm.map_or_else(String::new, |seen| {
+        format!(
+            "warning: computing takes about {} than when it was measured, beyond what is corrected: \
+             measure again with keeptime profile\n",
+            longer(seen, 0)
+        )
+    });
     format!(
-        "plan: {}on {}, {} for each flow, {} of a CPU each\npromised: {} ({basis})\n{changed}",
+        "plan: {}on {}, {} for each flow, {} of a CPU each\n\
+         promised: {} ({basis})\n{changed}{uncorrected}",
         if plan.parameters.is_empty() { String::new() } else { parameters(&plan.parameters) + " " },
         nodes.join(" "),
         plan.bandwidth_bits_per_second,
@@ -79,6 +93,12 @@ pub fn parameters(parameters: &Parameters) -> String {
 /// Seconds as `0.512 s`.
 pub fn seconds(seconds: f64) -> String {
     format!("{seconds:.3} s")
+}
+
+/// A change of a time as `12.5 % longer`, with so many decimals.
+fn longer(ppm: i64, decimals: usize) -> String {
+    let than = if ppm > 0 { "longer" } else { "less" };
+    format!("{:.decimals$} % {than}", ppm.unsigned_abs() as f64 / 1e4)
 }
 
 fn stage(outline: &Outline, stage: Stage) -> String {
@@ -127,4 +147,74 @@ fn alternative(curve: &CurveOutline) -> String {
         let time = seconds(point.time_nanos.as_secs_f64());
         format!("{} gives {time}", point.bandwidth_bits_per_second)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_model::topology::NodeIndex;
+    use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, Share};
+    use keeptime_planner::availability::Placement;
+    use keeptime_planner::drift::Drift;
+
+    /// For nine runs in ten, which twelve deviations support.
+    fn planned() -> Plan {
+        let nodes = vec![NodeIndex(0)];
+        Plan {
+            parameters: Parameters::new(),
+            placement: Placement { nodes, cpu: CpuPpm::from_percent(20), flows: vec![] },
+            bandwidth_bits_per_second: BitsPerSecond::from_mbit(10),
+            time_nanos: Nanos::from_millis(1_100),
+            median_nanos: Nanos::from_secs(1),
+            drift: Drift::NONE,
+            drift_seen_ppm: None,
+            quantile: percent(90),
+            quantile_asked: None,
+            deviations: 12,
+            samples: 12,
+        }
+    }
+
+    fn percent(percent: u32) -> Share {
+        Share::from_percent(percent).unwrap()
+    }
+
+    fn told(planned: &Plan) -> String {
+        let file = "name = \"one\"\nnodes = [{ name = \"n1\", cpu = \"40 %\" }]\n";
+        plan(planned, &Topology::from_toml(file).unwrap())
+    }
+
+    // Goal: nobody is told a share of runs that those which were measured do not support.
+    #[test]
+    fn a_promise_is_told_with_the_share_that_runs_support() {
+        let enough = told(&planned());
+        let said = "promised: 1.100 s (for 90 % of runs, from 12 measured deviations)\n";
+        assert!(enough.ends_with(said), "{enough}");
+        let asked = Some(percent(90));
+        let few = Plan {
+            quantile: Share::try_from(857_000).unwrap(),
+            quantile_asked: asked,
+            deviations: 6,
+            ..planned()
+        };
+        let said = "(for 85.7 % of runs: 6 measured deviations support no more)\n";
+        assert!(told(&few).ends_with(said), "{}", told(&few));
+        let (quantile, deviations, samples) = (percent(50), 0, 2);
+        let none = Plan { quantile, quantile_asked: asked, deviations, samples, ..planned() };
+        let said = "(what half of the runs take: 2 measured runs support no more)\n";
+        assert!(told(&none).ends_with(said), "{}", told(&none));
+    }
+
+    #[test]
+    fn a_drift_that_is_not_corrected_is_warned_of() {
+        let drift = Drift::try_from(250_000).unwrap();
+        let corrected = Plan { drift, ..planned() };
+        let text = told(&corrected);
+        let said = "computing takes 25.0 % longer than when it was measured\n";
+        assert!(text.ends_with(said), "{text}");
+        let text = told(&Plan { drift_seen_ppm: Some(436_363), ..corrected });
+        let warning = "warning: computing takes about 44 % longer than when it was measured, beyond what is \
+                       corrected: measure again with keeptime profile\n";
+        assert!(text.ends_with(warning), "{text}");
+    }
 }

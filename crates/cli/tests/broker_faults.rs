@@ -1,5 +1,5 @@
 //! What becomes of a cluster when the machine under its broker fails: its disk is full, its ledger is damaged or
-//! taken, its clock goes back, one of its users floods it. Labs with real agents and a job in force, which must not
+//! taken, its clock steps, one of its users floods it. Labs with real agents and a job in force, which must not
 //! notice; each failure is made for real.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -342,18 +342,60 @@ fn make_clock(directory: &Path) -> [PathBuf; 2] {
     [library, back]
 }
 
-/// How often the broker has seen its clock go back.
-fn steps_back(world: &World) -> u64 {
+/// What a broker counts.
+fn figure(world: &World, name: &str) -> u64 {
     let mut stream = UnixStream::connect(world.broker_config().socket).unwrap();
     let ask = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     stream.write_all(ask.as_bytes()).unwrap();
     let mut page = String::new();
     stream.read_to_string(&mut page).unwrap();
-    let count = |line: &str| line.strip_prefix("keeptime_clock_steps_back_total ")?.parse().ok();
+    let count = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
     page.lines().find_map(count).expect("the figure is told")
 }
 
-// Method: the clock of the broker and of both agents, which are then killed and begin again with the clock as it is.
+/// How often the broker has seen its clock go back.
+fn steps_back(world: &World) -> u64 {
+    figure(world, "keeptime_clock_steps_back_total")
+}
+
+/// Waits until the broker has looked at its clock for some times.
+fn wait_for_looks(world: &World) {
+    let looks = || figure(world, "keeptime_steps_total");
+    let before = looks();
+    wait("looks at the clock", LIMIT, || looks() > before + 2);
+}
+
+// Goal: a clock that is wrong for a moment, as one may be that is being set, ends nothing: what is over is so for good.
+// Method: the broker's alone, a day ahead, by when everything would be over, for as long as it looks at it a few times.
+#[test]
+fn a_clock_that_is_ahead_by_a_day_for_a_moment_ends_nothing() {
+    const HOUR: Nanos = Nanos::from_secs(3_600);
+    let Some(world) = World::new("ahead", 30) else { return };
+    let [library, back] = make_clock(world.directory.path());
+    let variables = [("LD_PRELOAD", library.as_os_str()), ("TEST_CLOCK_BACK", back.as_os_str())];
+    world.kill_broker();
+    world.start_broker_with(&variables);
+    world.wait_for_agents();
+    world.run(&[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
+    let mut job = Sending::start(&world, "r1");
+    let soon = WallTime::from(SystemTime::now()).saturating_add(HOUR);
+    let later = client(&world).reserve(new_key().unwrap(), request(soon, HOUR, 5)).unwrap();
+    wait_for_looks(&world);
+    fs::write(&back, "-86400").unwrap();
+    wait_for_looks(&world);
+    fs::write(&back, "0").unwrap();
+    wait_for_looks(&world);
+    assert_known(&world, std::slice::from_ref(&later));
+    assert!(world.run(&["show", "r1"], 0).starts_with("r1 active"));
+    job.assert_undisturbed();
+    let now = Request { from_unix_nanos: None, ..request(soon, HOUR, 5) };
+    let begun = client(&world).reserve(new_key().unwrap(), now).unwrap();
+    assert!(begun.from_unix_nanos < soon, "its time is that of others");
+    assert_eq!(steps_back(&world), 0);
+}
+
+// Method: the clock of the broker and of both agents, which are then killed and begin again with the clock as it is: the broker
+// when somebody has said that it is right.
 #[test]
 fn a_clock_that_is_set_back_by_an_hour_neither_ends_jobs_nor_promises_anything_twice() {
     const HOUR: Nanos = Nanos::from_secs(3_600);
@@ -378,21 +420,47 @@ fn a_clock_that_is_set_back_by_an_hour_neither_ends_jobs_nor_promises_anything_t
         client(&world).reserve(new_key().unwrap(), request(from, HOUR, 30))
     };
     let granted = reserve(0).unwrap();
-    assert_eq!(steps_back(&world), 0);
-    fs::write(&back, "3600").unwrap();
-    wait("the broker to notice", LIMIT, || steps_back(&world) == 1);
-    for hour in 1..3 {
-        job.assert_undisturbed();
+    let assert_nothing_is_lost = |hour: u64| {
         assert_known(&world, std::slice::from_ref(&granted));
         assert!(world.run(&["show", "r1"], 0).starts_with("r1 active"));
         let twice = reserve(0).unwrap_err();
         assert!(twice.problem().is_some_and(|problem| problem.status == 409), "{twice}");
         reserve(hour).expect("there is room behind it");
-        assert_eq!(steps_back(&world), 1, "once for each broker");
-        world.kill_broker();
+    };
+    assert_eq!(steps_back(&world), 0);
+    fs::write(&back, "3600").unwrap();
+    wait("the broker to notice", LIMIT, || steps_back(&world) == 1);
+    job.assert_undisturbed();
+    assert_nothing_is_lost(1);
+    assert_eq!(steps_back(&world), 1, "that is one step");
+    world.kill_broker();
+    // Its time would stand still for an hour.
+    let mut again = world.broker_command();
+    again.envs(variables);
+    let refused = refusal(again);
+    assert_code(&refused, 2);
+    let text = said(&refused);
+    assert!(text.contains("the clock shows") && text.contains("accept-clock"), "{text}");
+    job.assert_undisturbed();
+    let accept = |expected: &str| {
+        let config = world.broker_socket().with_file_name("broker.toml");
+        let mut command = world.keeptime(&["broker", "accept-clock", "--config"]);
+        let accepted = command.arg(config).envs(variables).output().unwrap();
+        assert_code(&accepted, 0);
+        assert!(said(&accepted).contains(expected), "{}", said(&accepted));
+    };
+    accept("time goes on from");
+    accept("nothing later is recorded");
+    for hour in 2..4 {
         world.start_broker_with(&variables);
         restart_agent("n1");
+        job.assert_undisturbed();
+        assert_nothing_is_lost(hour);
+        assert_eq!(steps_back(&world), 0, "its time is that of the clock");
+        world.kill_broker();
     }
+    world.start_broker_with(&variables);
+    world.wait_for_agents();
     job.assert_undisturbed();
     // Set right.
     fs::write(&back, "0").unwrap();

@@ -4,12 +4,17 @@
 
 use clap::CommandFactory;
 use keeptime::arguments::Arguments;
+use keeptime_agent::client::Client;
+use keeptime_agent::clock::now;
 use keeptime_linux::testing::skip;
+use keeptime_model::assignment::Assignment;
+use keeptime_model::units::{CpuPpm, Nanos};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -169,6 +174,23 @@ fn running_agent(directory: &Path) -> Running {
     agent
 }
 
+/// The same with a job: `r1`.
+fn agent_with_job(directory: &Path) -> Running {
+    let agent = running_agent(directory);
+    let until = now().saturating_add(Nanos::from_secs(3_600));
+    let assigned = Assignment::new("r1".parse().unwrap(), CpuPpm::from_percent(1), until);
+    Client::connect(&directory.join("agent.sock")).unwrap().enforce(assigned).unwrap();
+    agent
+}
+
+/// A command of that job.
+fn in_job(directory: &Path, options: &[&str], command: &[&str]) -> Command {
+    let mut exec = Command::new(env!("CARGO_BIN_EXE_keeptime"));
+    exec.args(["agent", "exec", "--job", "r1", "--socket"]).arg(directory.join("agent.sock"));
+    exec.args(options).arg("--").args(command);
+    exec
+}
+
 // Goal: what holds nothing ends at the first signal, so that systemd does not wait for it in vain.
 #[test]
 fn an_agent_ends_at_the_first_signal() {
@@ -248,16 +270,93 @@ fn what_is_logged_into_a_file_has_no_colours() {
     assert!(!logged().contains('\x1b'), "{}", logged());
 }
 
-// Goal: a launcher on this machine can be told to end, whatever who started it has blocked to wait for it. Method: what
-// is started in its place tells what is blocked in it.
+// Goal: a launcher on this machine can be told to end, whatever who started it has blocked to wait for it, and so can a rank
+// that it starts by itself, where this machine is one of the nodes. Method: what is started in its place tells what is
+// blocked in it.
 #[test]
 fn what_a_run_starts_has_no_signal_blocked() {
+    let directory = tempfile::tempdir().unwrap();
+    let _agent = agent_with_job(directory.path());
     let blocked: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
+    let look = ["grep", "SigBlk", "/proc/self/status"];
     blocked.thread_block().unwrap();
-    let near = ["launch", "near", "--", "grep", "SigBlk", "/proc/self/status"];
-    let output = keeptime(&near);
+    let near = keeptime(&[&["launch", "near", "--"][..], &look].concat());
+    let on_node = in_job(directory.path(), &[], &look).output().unwrap();
     blocked.thread_unblock().unwrap();
-    assert_eq!(said(&output), "SigBlk:\t0000000000000000\n");
+    for output in [near, on_node] {
+        assert_eq!(said(&output), "SigBlk:\t0000000000000000\n");
+    }
+}
+
+// Goal: who is started by a run that is killed just then does not go on for nobody. Method: one that is told of another
+// parent than it has, before it does anything else.
+#[test]
+fn who_was_left_before_it_could_hear_of_that_ends() {
+    let (own, other) = (std::process::id().to_string(), i32::MAX.to_string());
+    let near = |parent: &str| keeptime(&["launch", "near", "--parent", parent, "--", "echo", "on"]);
+    assert_eq!(said(&near(&own)), "on\n");
+    let bound = ["--die-with-parent", "--parent", other.as_str()];
+    let exec = in_job(Path::new("/nowhere"), &bound, &["echo", "on"]).output().unwrap();
+    let lab = [&["lab", "exec"], &bound[..], &["no-such-lab", "n1", "--", "echo", "on"]].concat();
+    for output in [near(&other), exec, keeptime(&lab)] {
+        assert_eq!(output.status.signal(), Some(Signal::SIGKILL as i32), "{}", said(&output));
+        assert_eq!(said(&output), "");
+    }
+}
+
+// Goal: who sends a user's signal to all processes, as batch systems do, does not end a command by ending what has started
+// it for its job; and what is told to a run comes to its launcher. Method: a command that says its number, and what it has
+// heard.
+#[test]
+fn a_users_signal_is_for_the_command_of_a_job() {
+    let directory = tempfile::tempdir().unwrap();
+    let _agent = agent_with_job(directory.path());
+    let script = "trap 'echo heard; exit 3' USR1; echo $$; while :; do sleep 0.05; done";
+    for options in [&["--die-with-parent"][..], &[]] {
+        let mut exec = in_job(directory.path(), options, &["sh", "-c", script]);
+        let mut exec = Running(exec.stdout(Stdio::piped()).spawn().unwrap());
+        let mut output = BufReader::new(exec.0.stdout.take().unwrap());
+        let (mut command, mut rest) = (String::new(), String::new());
+        output.read_line(&mut command).unwrap();
+        let tell = |process: i32| kill(Pid::from_raw(process), Signal::SIGUSR1).unwrap();
+        tell(exec.0.id() as i32);
+        if options.is_empty() {
+            tell(command.trim().parse().unwrap());
+        }
+        wait("its end", || exec.0.try_wait().unwrap().is_some());
+        assert_eq!(exec.0.wait().unwrap().code(), Some(3), "{options:?}");
+        output.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "heard\n", "{options:?}");
+    }
+}
+
+// Goal: a run does not lose what it holds by Ctrl-Z, and says so; and a signal for its program does not end it. Method: one
+// whose broker has not answered yet.
+#[test]
+fn a_run_is_neither_stopped_at_its_terminal_nor_ended_by_what_its_program_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("broker.sock");
+    let silent = UnixListener::bind(&socket).unwrap();
+    silent.set_nonblocking(true).unwrap();
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keeptime"));
+    command.args(["run", "bsp", "--within", "1s", "--broker"]).arg(&socket).current_dir(root);
+    let mut run = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+    // It listens for signals before it asks.
+    let mut connection = None;
+    wait("its question", || {
+        connection = silent.accept().ok();
+        connection.is_some()
+    });
+    let process = Pid::from_raw(run.0.id() as i32);
+    for signal in [Signal::SIGUSR1, Signal::SIGTSTP] {
+        kill(process, signal).unwrap();
+    }
+    let mut told = String::new();
+    BufReader::new(run.0.stderr.take().unwrap()).read_line(&mut told).unwrap();
+    assert!(told.starts_with("not stopped: ") && told.contains("keeptime reserve"), "{told}");
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    assert!(!status.contains("State:\tT"), "{status}");
 }
 
 // Goal: who loses the connection to their terminal leaves nothing running. Method: requests that nobody answers, for

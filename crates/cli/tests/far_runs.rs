@@ -28,6 +28,7 @@ const NODES: [&str; 2] = ["n1", "n2"];
 const USERS: [(&str, u32); 2] = [("ada", 60_001), ("eve", 60_002)];
 /// What each rank says: who it is, where, of which job, and in which group.
 const SAY: &str = "echo rank $(id -u) $KEEPTIME_NODE $KEEPTIME_JOB; \
+    echo placed $OMPI_COMM_WORLD_RANK$PMI_RANK $KEEPTIME_NODE; \
     grep -o 'keeptime/.*' /proc/self/cgroup; for unit in 1 2 3; do echo unit $unit 0.01; done; echo time 0.05";
 /// A rank that works and tells it until it is ended.
 const WORK: &str = "while :; do i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo unit; done";
@@ -277,6 +278,33 @@ impl Far {
         told
     }
 
+    /// What the program was measured for, for some time.
+    fn reserve(&self) -> String {
+        let reserve = ["reserve", "--application", "say", "--within", "1s", "--for", "10min"];
+        self.keeptime("ada", &reserve, 0).split(' ').next().unwrap().to_owned()
+    }
+
+    /// A run in that, of this application, which is started on a node.
+    fn start_on(
+        &self,
+        node: &str,
+        application: &str,
+        handle: &str,
+        output: &Path,
+    ) -> keeptime_linux::process::Child {
+        let agent = format!("KEEPTIME_AGENT={}", self.world.socket(node).display());
+        let profile = ["--profile", "ada/say.json", "--in", handle];
+        let run = [&["env", &agent, KEEPTIME, "run", application], &profile[..]].concat();
+        self.start_at(node, "ada", &run, output)
+    }
+
+    fn wait_until_nothing_runs(&self) {
+        wait("the end of its commands", PATIENCE, || {
+            let jobs = self.jobs();
+            jobs.len() == 2 && jobs.iter().all(|job| job.processes.is_empty())
+        });
+    }
+
     /// Jobs on the first node.
     fn jobs(&self) -> Vec<JobStatus> {
         self.world.jobs()
@@ -374,22 +402,55 @@ fn a_user_is_known_by_a_token_or_by_the_kernel() {
     }
 }
 
-// Goal: also a rank that MPI's launcher starts by itself, since it is on the same machine, is in the job. Method: the
-// command is run on a node.
+// Goal: also a rank that MPI's launcher starts by itself, since it is on the same machine, is in the job; and whichever node that
+// is, ranks are where flows were reserved for them. Method: the command is run on each of the nodes, in a reservation that
+// says which is whose.
 #[test]
 fn a_node_may_be_where_the_run_is_started() {
     let Some(far) = Far::new("fr-node") else { return };
     far.measure("open-mpi");
     far.wait_until_given_back();
-    let agent = format!("KEEPTIME_AGENT={}", far.world.socket("n1").display());
-    let run = [&["env", &agent, KEEPTIME, "run"], &GOAL[..5]].concat();
+    let handle = far.reserve();
+    let reserved = far.world.broker().reservation(handle.parse().unwrap()).unwrap();
+    let nodes = reserved.grant.unwrap().nodes;
+    for node in NODES {
+        let output = far.at("output");
+        let status = far.start_on(node, "say.toml", &handle, &output).wait().unwrap();
+        let told = fs::read_to_string(&output).unwrap();
+        assert_eq!(exit_code(status), 0, "{told}");
+        let in_jobs = told.lines().filter(|line| line.contains("/_command.")).count();
+        assert_eq!(in_jobs, 2, "{told}");
+        assert!(NODES.iter().all(|node| told.contains(&format!("rank 60001 {node} {handle}"))));
+        for (rank, its) in nodes.iter().enumerate() {
+            assert!(told.contains(&format!("placed {rank} {its}")), "run on {node}: {told}");
+        }
+        far.wait_until_nothing_runs();
+    }
+    far.keeptime("ada", &["cancel", &handle], 0);
+    far.wait_until_given_back();
+}
+
+// Goal: what a user signals to a run does not end it and reaches every rank, also where its launcher is a command of the job.
+// Method: programs that end well by it, in a run on one of the nodes.
+#[test]
+fn what_a_user_signals_to_a_run_is_for_its_ranks() {
+    let Some(far) = Far::new("fr-usr") else { return };
+    far.measure("open-mpi");
+    far.wait_until_given_back();
+    let handle = far.reserve();
+    let script = "trap 'echo heard $KEEPTIME_NODE; echo time 0.05; exit 0' USR1; echo ready; \
+                  while :; do sleep 0.1; done";
+    fs::write(far.at("waits.toml"), application_text(script, "60 s", 15)).unwrap();
     let output = far.at("output");
-    let status = far.start_at("n1", "ada", &run, &output).wait().unwrap();
-    let told = fs::read_to_string(&output).unwrap();
-    assert_eq!(exit_code(status), 0, "{told}");
-    let in_jobs = told.lines().filter(|line| line.contains("/_command.")).count();
-    assert_eq!(in_jobs, 2, "{told}");
-    assert!(NODES.iter().all(|node| told.contains(&format!("rank 60001 {node} r"))), "{told}");
+    let run = far.start_on("n2", "waits.toml", &handle, &output);
+    let told = || fs::read_to_string(&output).unwrap();
+    wait("both ranks", PATIENCE, || told().matches("| ready").count() == 2);
+    kill(Pid::from_raw(run.pid()), Signal::SIGUSR1).unwrap();
+    assert_eq!(exit_code(run.wait().unwrap()), 0, "{}", told());
+    for node in NODES {
+        assert!(told().contains(&format!("| heard {node}")), "{}", told());
+    }
+    far.keeptime("ada", &["cancel", &handle], 0);
     far.wait_until_given_back();
 }
 
@@ -411,17 +472,13 @@ fn the_other_mpi_is_started_over_ssh_too() {
 fn what_was_reserved_before_is_run_in_and_kept() {
     let Some(far) = Far::new("fr-in") else { return };
     far.measure("open-mpi");
-    let reserve = ["reserve", "--application", "say", "--within", "1s", "--for", "10min"];
-    let handle = far.keeptime("ada", &reserve, 0).split(' ').next().unwrap().to_owned();
+    let handle = far.reserve();
     let run = ["run", "say.toml", "--profile", "ada/say.json", "--in", &handle];
     let told = far.keeptime("ada", &run, 0);
     for node in NODES {
         assert!(told.contains(&format!("rank 60001 {node} {handle}")), "{told}");
     }
-    wait("the end of its commands", PATIENCE, || {
-        let jobs = far.jobs();
-        jobs.len() == 2 && jobs.iter().all(|job| job.processes.is_empty())
-    });
+    far.wait_until_nothing_runs();
     let other = far.keeptime("eve", &run, 2);
     assert!(other.contains(&format!("{handle} belongs to ada")), "{other}");
     far.keeptime("ada", &["cancel", &handle], 0);
@@ -520,8 +577,7 @@ fn a_client_that_is_killed_leaves_nothing_on_the_nodes() {
     far.measure("open-mpi");
     far.wait_until_given_back();
     // The same application for the broker: only what it does differs.
-    let reserve = ["reserve", "--application", "say", "--within", "1s", "--for", "10min"];
-    let lent = far.keeptime("ada", &reserve, 0).split(' ').next().unwrap().to_owned();
+    let lent = far.reserve();
     let long = far.at("long.toml");
     let sleeps = application_text("sleep 1000 & setsid sleep 1000 & wait", "600 s", 15);
     fs::write(&long, sleeps).unwrap();

@@ -191,6 +191,27 @@ fn an_interrupted_run_gives_back_at_once() {
     }
 }
 
+// Goal: a user's signal is for the program, and ends no run that holds something for it. Method: ranks that end well by it.
+#[test]
+fn what_a_user_signals_to_a_run_is_for_its_ranks() {
+    let Some(world) = World::new("usr", 15) else { return };
+    let ready = world.directory.path().join("ready").display().to_string();
+    let script = format!(
+        "trap 'echo heard; echo time 0.5; exit 0' USR1; touch {ready}-$KEEPTIME_NODE; \
+         while :; do sleep 0.1; done"
+    );
+    let program = world.program(&script, "60 s", &CURVE);
+    let mut command = world.ask("run", &program, &["--within", "2s"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let run = command.spawn().unwrap();
+    let is_ready = |node: &str| Path::new(&format!("{ready}-{node}")).exists();
+    wait("both ranks", PATIENCE, || is_ready("n1") && is_ready("n2"));
+    signal(run.id(), Signal::SIGUSR1);
+    let output = run.wait_with_output().unwrap();
+    assert_code(&output, 0);
+    assert_eq!(said(&output).matches("| heard").count(), 2, "{}", said(&output));
+}
+
 #[test]
 fn a_run_outlives_an_agent_that_restarts_and_one_that_does_not() {
     let Some(world) = World::new("outlive", 15) else { return };
@@ -564,6 +585,7 @@ impl OfNobody<'_> {
             processor: Machine::here().processor,
             mpi,
             command: application.command_template().to_vec(),
+            program: None,
         };
         let measured = profile_under(conditions, &application, &CURVE);
         save_json(Path::new(&profile), &measured).unwrap();

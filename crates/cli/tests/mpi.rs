@@ -89,7 +89,7 @@ impl<'a> Running<'a> {
         let preload = format!("LD_PRELOAD={}", folder.join("libkeeptime_mpi.so").display());
         let mut command = vec!["env".to_string(), preload, program];
         command.extend(words[1..].iter().map(|word| (*word).to_string()));
-        let line = Mpi::find(flavour).unwrap().command_line(&launch, &command);
+        let line = Mpi::find(flavour).unwrap().command_line(&launch, &command).unwrap();
         let output = world.directory.path().join("output");
         let file = File::create(&output).unwrap();
         let exec = ["lab", "exec", "--die-with-parent", world.name.as_str(), FRONT_END, "--"];

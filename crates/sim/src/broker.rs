@@ -169,7 +169,14 @@ impl Broker {
         let count = self.writing.take().unwrap_or(0);
         if let Some(Work::Snapshot(snapshot, forget)) = self.queue.front() {
             self.ledger.save_snapshot(snapshot)?;
-            self.ledger.compact(forget, usize::MAX)?;
+            let mut forget = forget.as_slice();
+            loop {
+                let step = self.ledger.compact(forget, usize::MAX)?;
+                forget = &forget[step.forgotten..];
+                if !step.has_more {
+                    break;
+                }
+            }
             self.queue.pop_front();
             return Ok(Vec::new());
         }

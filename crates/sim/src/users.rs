@@ -460,6 +460,7 @@ fn application() -> (Application, Profile) {
         processor: "any".into(),
         mpi: "any".into(),
         command: vec!["ray".into()],
+        program: None,
     };
     let mut profile = Profile::empty(application.name().clone(), conditions, vec![]);
     for (mbit, millis) in [(10, 2_000), (80, 1_000)] {

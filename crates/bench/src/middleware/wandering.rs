@@ -44,6 +44,7 @@ mod tests {
             processor: "any".into(),
             mpi: "any".into(),
             command: vec!["render".into()],
+            program: None,
         };
         let mut alone = Profile::empty("render".parse().unwrap(), conditions, vec![]);
         for (set, seconds) in Renderer::Render.settings().iter().zip([2, 1, 4]) {

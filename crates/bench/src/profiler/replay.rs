@@ -206,6 +206,7 @@ mod tests {
             processor: String::new(),
             mpi: String::new(),
             command: vec![],
+            program: None,
         };
         let name = application.name().clone();
         let mut profile = Profile::empty(name, conditions, grid.bandwidths().to_vec());

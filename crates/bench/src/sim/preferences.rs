@@ -86,6 +86,7 @@ fn known((name, compute, volume): (&str, f64, f64)) -> Result<Known> {
         processor: "simulated".into(),
         mpi: "none".into(),
         command: vec![name.into()],
+        program: None,
     };
     let mut profile = Profile::empty(application.name().clone(), conditions, vec![]);
     let mut best = f64::INFINITY;

@@ -379,7 +379,7 @@ fn late(deadline: &[Figure]) -> Result<Markup> {
     let chart = BarChart {
         title: "late jobs".into(),
         y_label: "% of jobs".into(),
-        series: ["first come with backfill", "keeptime run --by --wait"].map(String::from).into(),
+        series: ["FCFS with backfill", "keeptime run --by --wait"].map(String::from).into(),
         groups: deadline.iter().filter_map(group).collect(),
     };
     Ok(report::figure(&chart.to_svg()?, "late jobs", html! { "late jobs" }))

@@ -47,6 +47,17 @@ pub enum BrokerCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Record that this machine's clock is right, where the ledger says that it is later
+    ///
+    /// A broker does not start where its clock is more than a minute behind the ledger's last record: time would stand still
+    /// until it has caught up. Mostly the clock is wrong, and is to be set. Where it is right, and was ahead when that was
+    /// recorded, brokers go on by the clock after this. What was ended meanwhile stays so.
+    #[command(after_help = manual::ACCEPT_CLOCK)]
+    AcceptClock {
+        /// The configuration file of the broker
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
     /// Print a topology file, to start from, by what Slurm knows of its nodes and switches
     ///
     /// It asks `scontrol show nodes` and `scontrol show topology`. Slurm knows no rates, so they are said. Nodes have all of
@@ -126,7 +137,7 @@ pub struct Wanted {
     /// How many nodes, or their names in order of rank, as in n1,n2
     #[arg(long, value_name = "NUMBER|NAMES")]
     pub nodes: Option<String>,
-    /// Only some of these, as in n1,n2,n3 [default of keeptime reserve: within a job of Slurm's those of the job, else any]
+    /// Only some of these, as in n1,n2,n3 [default: within a job of Slurm's those of the job, else any]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub among: Vec<Name>,
     /// CPU on each node, or for each rank where they work unequally, as in 40%,20%; 100 % is one processor
@@ -144,8 +155,8 @@ pub struct Wanted {
     #[arg(long)]
     pub pattern: Option<Pattern>,
     /// Bandwidth of each flow of the pattern
-    #[arg(long)]
-    pub rate: Option<BitsPerSecond>,
+    #[arg(long, visible_alias = "rate")]
+    pub bandwidth: Option<BitsPerSecond>,
     /// What is read from the disk of each node, per second
     #[arg(long)]
     pub read: Option<BytesPerSecond>,
@@ -193,7 +204,7 @@ pub struct Wanted {
 #[command(after_help = "Examples:\n  \
     keeptime reserve --nodes 2 --cpu 20% --for 1h\n  \
     keeptime reserve --nodes n1,n2 --cpu 10% --pattern pairs \\\n      \
-        --rate \"20 Mbit/s\" --from 14:00 --until 15:30\n  \
+        --bandwidth \"20 Mbit/s\" --from 14:00 --until 15:30\n  \
     keeptime reserve --nodes 4 --cpu 80% --for 2h --by 18:00\n  \
     keeptime reserve --nodes 2 --cpu 20% --for 1h --wait 10min\n  \
     keeptime reserve --application raycast --within 1s \\\n      \
@@ -216,6 +227,9 @@ pub struct ReserveArguments {
     /// Only ask whether and how it would be granted
     #[arg(long)]
     pub dry_run: bool,
+    /// Print the handle of what was granted, and nothing else: for scripts
+    #[arg(short, long, conflicts_with_all = ["json", "dry_run"])]
+    pub quiet: bool,
     /// Print JSON instead of a sentence
     #[arg(long)]
     pub json: bool,
@@ -223,6 +237,7 @@ pub struct ReserveArguments {
 
 #[derive(Debug, Args)]
 #[command(after_help = manual::MODIFY)]
+#[command(mut_arg("among", |argument| argument.help("Only some of these, as in n1,n2,n3")))]
 pub struct ModifyArguments {
     #[command(flatten)]
     pub place: BrokerPlace,

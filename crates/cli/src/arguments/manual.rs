@@ -93,6 +93,10 @@ pub const AGENT_STATUS: &str = r#"Examples:
 pub const SALVAGE: &str = r#"Example, with the broker stopped:
   cd /var/lib/keeptime && keeptime broker salvage ledger.db --into new.db"#;
 
+/// Below `keeptime broker accept-clock --help`.
+pub const ACCEPT_CLOCK: &str = r#"Example, with the broker stopped, as its user:
+  keeptime broker accept-clock --config /etc/keeptime/broker.toml"#;
+
 /// Below `keeptime broker run --help`.
 pub const BROKER_RUN: &str = r#"Configuration (TOML; --print-config shows every default):
 
@@ -135,7 +139,8 @@ Signals:
 Exit codes: 0 ended as told, 2 error, 64 the configuration is wrong.
 
 See also: keeptime broker certificates --help, keeptime broker token --help,
-docs/security.md, contrib/systemd/keeptime-broker.service."#;
+docs/formats/configuration.md (every key), docs/security.md,
+contrib/systemd/keeptime-broker.service."#;
 
 /// Below `keeptime agent run --help`.
 pub const AGENT_RUN: &str = r#"Configuration (TOML):
@@ -167,6 +172,9 @@ one takes it up. A device that is not there yet is waited for, for a minute.
 A node has one agent: it holds a lock beside its socket as long as it lives.
 
 Exit codes: 0 checked (--check), 2 error, 64 the configuration is wrong.
+
+Every key, among them those that let processes leave groups with limits:
+docs/formats/configuration.md.
 
 See also: docs/formats/agent-link.md, docs/security.md,
 contrib/systemd/keeptime-agent.service."#;
@@ -408,7 +416,8 @@ rows of 40 racks. Or it is the one of a topology file, as the broker reads it
 nodes, so all of them must have the same CPU; disks do not count. A job computes
 and exchanges with both neighbours in a ring, and waits for the slowest. Flows
 share links by max-min fairness; what is reserved is neither shared nor slowed
-down. A job of more nodes than the cluster has, or than 4096, is refused under
+down. 90 % of each link can be reserved, where a real broker reserves up to
+97 %. A job of more nodes than the cluster has, or than 4096, is refused under
 every policy; so is one under keeptime-queue and keeptime-classes that does not
 fit on idle nodes.
 
@@ -433,8 +442,9 @@ The log: a processor is a node. A log says nothing of deadlines: each job has
 its submission and 1.5 to 5 times what was requested, drawn by --seed; one job
 in five is urgent, drawn as well. Policies know what was requested, and not how
 long a job really takes. The same arguments give the same result. Jobs that
-never ran, or on more processors than the log says there were, are left out,
-told on stderr and not counted by --jobs.
+never ran, or on more processors than the log says there were, and the parts of
+checkpointed jobs, which the log has as a whole as well, are left out, told on
+stderr and not counted by --jobs.
 
 The table, a column for each policy: which part was admitted, and in time, also
 of the urgent jobs; promises broken; work done, of what the nodes could have
@@ -516,6 +526,12 @@ give the same result.
 
 Exit codes: 0 done, 2 error, 64 usage."#;
 
+/// Below `keeptime completions --help`.
+pub const COMPLETIONS: &str =
+    "`make install` and the Debian package put it where bash, zsh and fish look.
+By hand:
+  keeptime completions bash > ~/.local/share/bash-completion/completions/keeptime";
+
 /// Below `keeptime --help`.
 pub const OVERVIEW: &str =
     "A first round, as root, in the project's directory (after `make workloads`):
@@ -529,7 +545,7 @@ pub const OVERVIEW: &str =
   keeptime lab down
 
 On a cluster: docs/clusters.md. Words: docs/GLOSSARY.md. `make install` puts
-what is in docs/ into PREFIX/share/doc/keeptime.
+docs/ into PREFIX/share/doc/keeptime, and manual pages: man keeptime-run.
 
 Exit codes: 0 done, 1 refused (the goal cannot be kept), 2 error, 64 usage.
 

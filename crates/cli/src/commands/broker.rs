@@ -6,7 +6,9 @@ use crate::import::{Imported, Unknown, imported};
 use crate::interrupt;
 use anyhow::{Context, Result, ensure};
 use keeptime_broker::config::Config;
-use keeptime_broker::{server, tcp};
+use keeptime_broker::core::now;
+use keeptime_broker::{records, server, tcp};
+use keeptime_ledger::SqliteLedger;
 use keeptime_ledger::sqlite::{Salvaged, salvage};
 use keeptime_model::name::Name;
 use std::fs;
@@ -14,7 +16,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Runs a broker, checks what it would run with, copies its ledger, or changes who is known to it.
+/// Runs a broker, checks what it would run with, copies its ledger or goes on with it, or changes who is known to it.
 pub fn run(command: BrokerCommand) -> Result<Ending> {
     match command {
         BrokerCommand::Run { config, check, print_config } => {
@@ -38,6 +40,7 @@ pub fn run(command: BrokerCommand) -> Result<Ending> {
                 print!("{}", describe(&salvaged, &into));
             }
         }
+        BrokerCommand::AcceptClock { config } => accept_clock(&read(&config)?.ledger)?,
         BrokerCommand::Topology { rate, uplink, name } => {
             topology(Unknown { name, rate, uplink })?;
         }
@@ -45,6 +48,17 @@ pub fn run(command: BrokerCommand) -> Result<Ending> {
         BrokerCommand::Certificates(arguments) => certificates::run(&arguments)?,
     }
     Ok(Ending::Done)
+}
+
+/// Brokers on this ledger go on by the clock.
+fn accept_clock(ledger: &Path) -> Result<()> {
+    ensure!(ledger.exists(), "there is no ledger {}", ledger.display());
+    let now = now();
+    match records::accept_clock(&mut SqliteLedger::open(ledger)?, now)? {
+        Some(recorded) => println!("time goes on from {now}, though {recorded} was recorded"),
+        None => println!("it is {now}, and nothing later is recorded"),
+    }
+    Ok(())
 }
 
 /// Prints what Slurm knows, and tells beside it what has to be done by hand.
@@ -73,7 +87,7 @@ fn topology(unknown: Unknown) -> Result<()> {
     }
     if !unknown.is_empty() {
         let names: Vec<_> = unknown.iter().map(Name::as_str).collect();
-        eprintln!("without an address, so that no MPI program runs there: {}", names.join(", "));
+        eprintln!("without an address, which the broker wants of every node: {}", names.join(", "));
     }
     Ok(())
 }

@@ -6,7 +6,7 @@
 
 use super::rate::parameters;
 use super::run::beginning::Beginning;
-use super::{Ending, Session, print_json, reservations};
+use super::{Ending, Session, check_quantile, print_json, reservations};
 use crate::arguments::{GoalArguments, NodeCounts, RunArguments};
 use crate::cluster::Cluster;
 use crate::detach::Departure;
@@ -177,7 +177,13 @@ impl Work {
         let parameters = parameters(&application, &goal);
         let knees = match arguments.takes.filter(|_| arguments.program.is_given()) {
             Some(takes) => without_profile(&application, takes),
-            None => knees(&session.fitted()?, &parameters, &goal, counts)?,
+            None => {
+                let fitted = session.fitted()?;
+                if let Some(asked) = arguments.goal.quantile {
+                    check_quantile(asked, fitted.deviations())?;
+                }
+                knees(&fitted, &parameters, &goal, counts)?
+            }
         };
         let among = session.cluster.among();
         let knees = on_at_most(knees, if among.is_empty() { usize::MAX } else { among.len() })?;
@@ -555,6 +561,7 @@ mod tests {
             processor: "x".into(),
             mpi: "y".into(),
             command: vec!["sum".into()],
+            program: None,
         };
         let grid = vec![BitsPerSecond::from_mbit(10), BitsPerSecond::from_mbit(20)];
         let mut profile = Profile::empty("sum".parse().unwrap(), conditions, grid.clone());

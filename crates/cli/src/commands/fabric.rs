@@ -256,13 +256,18 @@ fn duration(nanos: Nanos) -> Duration {
     Duration::from_nanos(nanos.get())
 }
 
+/// Where nobody tells its name now, the number has to do.
+fn owner(user: u32) -> String {
+    users::name_of(user).map_or_else(|_| format!("uid-{user}"), |name| name.to_string())
+}
+
 impl ResourceView {
     fn new(record: &Record) -> Self {
         let text = |(name, value): (&str, &str)| (name.to_string(), value.to_string());
         Self {
             id: record.id.to_string(),
             node: record.home.node.clone(),
-            owner: users::name_of(record.home.owner).to_string(),
+            owner: owner(record.home.owner),
             any_user: record.home.callers == Callers::AnyUser,
             addresses: record.home.addresses.iter().map(ToString::to_string).collect(),
             attributes: record.attributes.iter().map(text).collect(),

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use keeptime_agent::client::Client;
 use keeptime_agent::wire::Status as AgentStatus;
 use keeptime_lab::{Account, Exec, FRONT_END, Lab, Labs, Spec, Status as LabStatus, exit_code};
+use keeptime_linux::netns::die_with;
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::topology::{Node, Topology};
@@ -233,6 +234,9 @@ fn list(labs: &Labs, json: bool) -> Result<()> {
 }
 
 fn exec(labs: &Labs, arguments: LabExecArguments) -> Result<Ending> {
+    if let Some(parent) = arguments.parent {
+        die_with(parent)?;
+    }
     let lab = labs.open(&arguments.name)?;
     let environment = agent_environment(&lab, &arguments.node, arguments.job.as_ref());
     let mut exec = Exec::new(arguments.node, arguments.command);

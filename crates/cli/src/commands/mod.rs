@@ -9,6 +9,7 @@ pub mod fabric;
 pub mod lab;
 pub mod launch;
 pub mod load;
+pub mod manual;
 pub mod mpi;
 pub mod overview;
 pub mod plan;
@@ -31,7 +32,9 @@ use keeptime_model::Invalid;
 use keeptime_model::application::Application;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::Ask;
+use keeptime_model::units::Share;
 use keeptime_planner::fitted::FittedProfile;
+use keeptime_planner::promise::Deviations;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -96,10 +99,14 @@ impl Session {
     /// knows the same already; what runs took since then counts as well.
     ///
     /// # Errors
-    /// A goal that does not fit the application; as [`Self::profile`]; or if the broker does not answer.
+    /// A goal that does not fit the application, or that says how often its promise is to be kept and asks for more than the
+    /// measured runs support; as [`Self::profile`]; or if the broker does not answer.
     pub fn ask(&self, arguments: &GoalArguments) -> Result<Ask> {
         let goal = arguments.goal()?;
         goal.check(&self.application)?;
+        if let Some(quantile) = arguments.quantile {
+            check_quantile(quantile, self.fitted()?.deviations())?;
+        }
         self.register()?;
         Ok(Ask::Goal { application: self.application.name().clone(), goal })
     }
@@ -113,6 +120,16 @@ impl Session {
             _ => broker.register(&known).map_err(brokers::failure),
         }
     }
+}
+
+/// Who says how often a promise is to be kept is promised that or nothing. Who does not is told what the runs support.
+fn check_quantile(asked: Share, measured: &Deviations) -> Result<(), Invalid> {
+    let most = measured.supported(asked);
+    if most == asked {
+        return Ok(());
+    }
+    let expected = format!("at most {most}, from {} measured deviations", measured.count());
+    Err(Invalid::new("quantile", asked, expected))
 }
 
 /// The application that is meant.
@@ -155,4 +172,23 @@ pub fn ask_broker(command: Command) -> ControlFlow<Result<Ending>, Command> {
         Command::Fabric(command) => fabric::run(&command),
         other => return ControlFlow::Continue(other),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Goal: who insists on a share of runs that nothing measured supports is told which would be accepted, and that is.
+    #[test]
+    fn a_share_of_runs_that_was_said_is_refused_beyond_what_runs_support() {
+        let check = |percent, count: u32| {
+            let measured = Deviations::new((0..count).map(|deviation| f64::from(deviation) / 1e3));
+            check_quantile(Share::from_percent(percent).unwrap(), &measured)
+        };
+        assert_eq!((check(92, 12), check(90, 9), check(50, 0)), (Ok(()), Ok(()), Ok(())));
+        let error = check(99, 12).unwrap_err().to_string();
+        let expected = "expected at most 92.3 %, from 12 measured deviations";
+        assert_eq!(error, format!("quantile: \"99 %\" is not accepted; {expected}"));
+        assert!(check(90, 0).unwrap_err().expected.starts_with("at most 50 %"));
+    }
 }

@@ -13,11 +13,11 @@ use keeptime_model::goal::parse_setting;
 use keeptime_model::name::Name;
 use keeptime_model::profile::{Conditions, Curve, Profile};
 use keeptime_model::units::{BitsPerSecond, Share};
-use keeptime_planner::curve::FittedCurve;
 use keeptime_planner::fitted::FittedProfile;
 use keeptime_planner::guided::{Others, uncertainty};
 use keeptime_planner::placement::Placed;
 use keeptime_planner::prediction::Method;
+use keeptime_planner::promise::Interval;
 use keeptime_planner::refine::{Grid, Wanted};
 use keeptime_planner::scaling::{NoModel, Scaling};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ const LOAD_LIMIT: Duration = Duration::from_secs(3600);
 /// Steps of the grid that is chosen where none is given.
 const STEPS: u32 = 6;
 
-/// Of the intervals that are shown.
+/// Of the intervals that are shown, where the measured runs support it.
 const NINETY: Share = Share::from_percent(90).expect("at most 100");
 
 /// Measures and tells the knees and the effort.
@@ -90,8 +90,16 @@ fn same_command(is_begun_anew: bool) -> &'static str {
 /// One line a curve: the knee, how far its times may be off, and how far single runs lie apart.
 fn table(fitted: &FittedProfile, profile: &Profile, known: &[f64]) {
     println!(
-        "{:<34} {:>6} {:>12} {:>10} {:>10} {:>5} {:>8} {:>18}  times by",
-        "curve", "nodes", "knee", "at knee", "at least", "runs", "known to", "nine runs in ten"
+        "{:<34} {:>6} {:>12} {:>10} {:>10} {:>5} {:>8} {:>18} {:>7}  times by",
+        "curve",
+        "nodes",
+        "knee",
+        "at knee",
+        "at least",
+        "runs",
+        "known to",
+        "runs between",
+        "share"
     );
     for fitted in fitted.curves() {
         let is_it = |(c, _): &(&Curve, &f64)| {
@@ -99,8 +107,9 @@ fn table(fitted: &FittedProfile, profile: &Profile, known: &[f64]) {
         };
         let Some((curve, off)) = profile.curves.iter().zip(known).find(is_it) else { continue };
         let least = fitted.points().first().map_or(0.0, |p| p.time_nanos.as_secs_f64());
+        let [apart, share] = apart(fitted.interval(NINETY));
         println!(
-            "{:<34} {:>6} {:>12} {:>10} {:>10} {:>5} {:>8} {:>18}  {}",
+            "{:<34} {:>6} {:>12} {:>10} {:>10} {:>5} {:>8} {apart:>18} {share:>7}  {}",
             story::parameters(&curve.parameters),
             curve.nodes,
             fitted.knee().bandwidth_bits_per_second.to_string(),
@@ -108,7 +117,6 @@ fn table(fitted: &FittedProfile, profile: &Profile, known: &[f64]) {
             story::seconds(least),
             curve.points.iter().map(|p| p.samples_nanos.len()).sum::<usize>(),
             if off.is_finite() { format!("{:.1} %", 100.0 * off) } else { "-".into() },
-            apart(fitted),
             match fitted.method() {
                 Method::Model => "model",
                 Method::Interpolation => "medians",
@@ -166,22 +174,27 @@ fn guess(model: &Scaling, nodes: u32, bandwidth: BitsPerSecond) -> Option<String
     let expected = model.expected_at(nodes, bandwidth)?.as_secs_f64();
     let interval = model.interval(nodes, NINETY);
     let end = |ppm: i64| story::seconds(expected * (1.0 + ppm as f64 / 1e6));
+    let (least, greatest) = (end(interval.least_ppm), end(interval.greatest_ppm));
+    let share = interval.share(NINETY);
+    let is_known = share > Share::default();
+    let runs = is_known.then(|| format!(", {share} of runs {least} to {greatest}"));
     Some(format!(
-        "  {nodes} nodes, not measured and not planned with: {} at {bandwidth}, nine runs in ten {} to {}",
+        "  {nodes} nodes, not measured and not planned with: {} at {bandwidth}{}",
         story::seconds(expected),
-        end(interval.least_ppm),
-        end(interval.greatest_ppm),
+        runs.unwrap_or_default(),
     ))
 }
 
-/// Between what nine runs in ten lie, relative to the curve's time.
-fn apart(fitted: &FittedCurve) -> String {
-    let interval = fitted.interval(NINETY);
+/// Between what runs lie, relative to their curve's time, and how many of them: nine in ten, or as many as those that were
+/// measured support.
+fn apart(interval: Interval) -> [String; 2] {
     let percent = |ppm: i64| format!("{:+.1} %", ppm as f64 / 1e4);
-    match interval.deviations {
-        0 => "-".into(),
-        _ => format!("{} {}", percent(interval.least_ppm), percent(interval.greatest_ppm)),
+    let share = interval.share(NINETY);
+    if share == Share::default() {
+        return ["-".into(), "-".into()];
     }
+    let between = format!("{} {}", percent(interval.least_ppm), percent(interval.greatest_ppm));
+    [between, share.to_string()]
 }
 
 /// What `arguments` ask to be measured, on the grid of the profile that is gone on with where they name none: what the
@@ -225,7 +238,8 @@ fn extent(arguments: &ProfileArguments, grid: &Grid, samples: u32) -> Result<Ext
     let all = grid.bandwidths().len() * samples as usize;
     let usual = Wanted::of(grid, samples);
     let runs = arguments.runs.unwrap_or(usual.runs);
-    ensure!(runs > 0, Invalid::new("runs", runs, format!("1 to {all}, the full grid's")));
+    let expected = format!("at least 1: the full grid has {all}, and more are not made");
+    ensure!(runs > 0, Invalid::new("runs", runs, expected));
     Ok(Extent::Known(Wanted { precision: arguments.precision, runs, ..usual }))
 }
 
@@ -293,7 +307,8 @@ fn former(session: &Session, arguments: &ProfileArguments) -> Result<Option<Prof
     Ok(Some(profile))
 }
 
-/// The profile to go on with: the former one if it is on this grid.
+/// The profile to go on with: the former one if it is on this grid. What was not kept of the conditions when it was begun
+/// is that of here from now on: who goes on with it says that it is the same.
 fn start(
     session: &Session,
     arguments: &ProfileArguments,
@@ -314,7 +329,7 @@ fn start(
         listed(has),
         listed(asked)
     );
-    Ok(profile)
+    Ok(Profile { conditions: conditions(session), ..profile })
 }
 
 fn going_on(session: &Session) -> String {
@@ -332,7 +347,10 @@ fn listed(bandwidths: &[BitsPerSecond]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arguments::{Arguments, Command};
+    use clap::Parser;
     use keeptime_model::units::{CpuPpm, Nanos};
+    use keeptime_planner::promise::Deviations;
 
     /// On each of these numbers of nodes: 0.3 s, 6 s parted among them and 4 Mbit a flow, times `factor`; twice.
     fn measured(numbers: &[u32], factor: fn(u32) -> f64) -> (Application, Profile) {
@@ -347,6 +365,7 @@ mod tests {
             processor: "any".into(),
             mpi: "any".into(),
             command: vec!["ray".into()],
+            program: None,
         };
         let grid: Vec<_> = [5, 10, 20].map(BitsPerSecond::from_mbit).into();
         let mut profile = Profile::empty(application.name().clone(), conditions, grid.clone());
@@ -373,6 +392,36 @@ mod tests {
         let expected = "ray: 0.300 s + 6.000 s / nodes + 0.000 s x log2(nodes) + exchange";
         assert_eq!(terms, expected);
         assert!(six.starts_with("  6 nodes, not measured and not planned with: 1.500 s"), "{six}");
+    }
+
+    // Goal: no interval is said to hold more runs than those that were measured support: n deviations have (n - 1) / (n + 1)
+    // between their ends.
+    #[test]
+    fn an_interval_is_told_with_the_share_of_runs_that_is_known() {
+        let told = |count: u32| {
+            let parts = (0..count).map(|part| f64::from(part) / 100.0);
+            apart(Deviations::new(parts).interval(NINETY))
+        };
+        assert_eq!(told(19), ["+0.0 % +18.0 %", "90 %"]);
+        assert_eq!(told(6), ["+0.0 % +5.0 %", "71.4 %"]);
+        assert_eq!([told(0), told(1)], [["-", "-"], ["-", "-"]]);
+        let (application, profile) = measured(&[1, 2, 4, 8, 16], |_| 1.0);
+        let six = across(&application, &profile).remove(1);
+        assert!(six.contains(", 89.4 % of runs 1."), "18 runs were left out: {six}");
+    }
+
+    #[test]
+    fn more_runs_than_the_full_grid_has_are_accepted_and_none_is_not() {
+        let extent = |runs: &str| {
+            let words = ["keeptime", "profile", "ray", "--runs", runs];
+            let parsed = Arguments::try_parse_from(words).unwrap();
+            let Command::Profile(arguments) = parsed.command else { panic!("another command") };
+            let grid = Grid::new([5, 10].map(BitsPerSecond::from_mbit).to_vec()).unwrap();
+            extent(&arguments, &grid, 3).map_err(|error| error.to_string())
+        };
+        assert!(matches!(extent("99"), Ok(Extent::Known(Wanted { runs: 99, .. }))));
+        let error = extent("0").unwrap_err();
+        assert!(error.contains("runs: \"0\"") && error.contains("at least 1"), "{error}");
     }
 
     #[test]

@@ -58,6 +58,10 @@ pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
     };
     let asked = Instant::now();
     match client.reserve(key, request) {
+        Ok(reservation) if arguments.quiet => {
+            println!("{}", reservation.handle);
+            Ok(Ending::Done)
+        }
         Ok(reservation) => told(&reservation, arguments.json),
         Err(error) => {
             let waited = arguments.wait.map(|_| Nanos::from(asked.elapsed()));
@@ -200,11 +204,12 @@ fn tell(happened: &Happened, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Makes an application and its profile known to the broker.
+/// Makes an application and its profile known to the broker. Where it was measured is not asked; what, is.
 pub fn register(arguments: &RegisterArguments) -> Result<Ending> {
     let application = files::load_application(&arguments.application, arguments.mpi)?;
     let default = || files::default_profile_path(application.name());
     let profile = files::load_profile(&arguments.profile.clone().unwrap_or_else(default))?;
+    files::check_program(&profile, &application)?;
     let known = Known { application, profile };
     connect(&arguments.place)?.register(&known).map_err(brokers::failure)?;
     println!("{} is known", known.application.name());

@@ -110,6 +110,9 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keeptime_model::application::TimeSource;
+    use keeptime_model::pattern::Pattern;
+    use keeptime_model::profile::Program;
     use keeptime_model::units::{BitsPerSecond, CpuPpm};
     use tempfile::TempDir;
 
@@ -120,6 +123,7 @@ mod tests {
             processor: "one".into(),
             mpi: "some".into(),
             command: vec!["bsp".into()],
+            program: None,
         };
         KnownSpeeds { path: directory.path().join("profiles/bsp.full-speed.json"), conditions }
     }
@@ -145,6 +149,25 @@ mod tests {
         assert_eq!(elsewhere.find(&none, 2).unwrap(), None);
         elsewhere.keep(&none, 4, &speed(5.0)).unwrap();
         assert_eq!(here.find(&none, 2).unwrap(), None, "it was measured elsewhere since");
+    }
+
+    // Goal: what a program did before it was changed is not taken for what it does now.
+    #[test]
+    fn full_speed_of_a_program_that_was_changed_since_is_not_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let sending = |bytes: &str| {
+            let mut speeds = speeds(&directory, 100);
+            speeds.conditions.program = Some(Program {
+                pattern: Pattern::Ring,
+                time: TimeSource::Wall,
+                constants: Parameters::from([("bytes".parse().unwrap(), bytes.to_owned())]),
+            });
+            speeds
+        };
+        sending("10000").keep(&Parameters::default(), 2, &speed(3.0)).unwrap();
+        let known = |bytes| sending(bytes).find(&Parameters::default(), 2).unwrap();
+        assert_eq!(known("10000"), Some(speed(3.0)));
+        assert_eq!(known("1000000"), None);
     }
 
     #[test]

@@ -235,13 +235,13 @@ fn planned(plan: &Plan, nodes: &[Name], actual: Nanos) -> Markup {
 /// What a promise rests on: a number without its samples says little.
 fn basis(plan: &Plan) -> String {
     let runs = count(plan.samples as usize, "run");
-    match plan.deviations {
-        0 => format!("what half of the runs take, by {runs} that were measured"),
-        deviations => format!(
-            "for {} of runs: from {runs} and {}",
-            plan.quantile,
-            count(deviations as usize, "measured deviation")
-        ),
+    let (quantile, deviations) =
+        (plan.quantile, count(plan.deviations as usize, "measured deviation"));
+    match (plan.deviations, plan.quantile_asked) {
+        (0, None) => format!("what half of the runs take, by {runs} that were measured"),
+        (0, Some(_)) => format!("what half of the runs take: {runs} measured support no more"),
+        (_, None) => format!("for {quantile} of runs: from {runs} and {deviations}"),
+        (_, Some(_)) => format!("for {quantile} of runs: {deviations} support no more"),
     }
 }
 

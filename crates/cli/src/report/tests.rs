@@ -207,6 +207,7 @@ fn profile() -> Profile {
         processor: "Some CPU".into(),
         mpi: "Open MPI 4.1.6".into(),
         command: application.command_template().to_vec(),
+        program: None,
     };
     let grid = GRID.map(BitsPerSecond::from_mbit).to_vec();
     let mut profile = Profile::empty(application.name().clone(), conditions, grid);

@@ -45,12 +45,10 @@ pub(super) fn application(arguments: &RunArguments) -> Result<Application> {
 /// # Errors
 /// None that the application did not have before.
 pub(super) fn slowed(application: Application, rate: Share) -> Result<Application, Invalid> {
-    let file = ApplicationFile::from(application);
-    let at_full_speed = u128::from(file.timeout.get()) * u128::from(Share::ONE.ppm());
+    let at_full_speed = u128::from(application.timeout().get()) * u128::from(Share::ONE.ppm());
     // A rate of nothing is refused later.
     let longer = at_full_speed.div_ceil(u128::from(rate.ppm().max(1)));
-    let timeout = Nanos::new(u64::try_from(longer).unwrap_or(u64::MAX));
-    Application::try_from(ApplicationFile { timeout, ..file })
+    application.with_timeout(Nanos::new(u64::try_from(longer).unwrap_or(u64::MAX)))
 }
 
 /// Without a profile, full speed can be measured and a deadline be planned for by what the user says. No time can be
