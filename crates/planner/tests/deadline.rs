@@ -45,6 +45,18 @@ fn one_reservation_waits_goes_slower_or_is_refused() {
     assert_eq!(of(1, 50, 100).unwrap_err().earliest, Some(at(110)));
 }
 
+// Which nodes are looked at follows from the deadline: what one deadline would end by need not be found for that end.
+#[test]
+fn what_is_offered_instead_can_be_kept() {
+    let busy = [(0, 36, 87, 87), (2, 0, 16, 74), (1, 45, 88, 57), (1, 6, 51, 48)];
+    let busy = busy.map(|(node, from, to, percent)| reserved(node, from, to, percent));
+    let cluster = Cluster::of(3, CpuPpm::from_percent(90));
+    let wanted = Job { cpu_ppm: CpuPpm::from_percent(60), ..job(45, 2, 46) };
+    let offered = beside(at(0), &cluster, &busy, &wanted).unwrap().unwrap_err().earliest.unwrap();
+    let taken = beside(at(0), &cluster, &busy, &Job { by: offered, ..wanted }).unwrap();
+    assert!(taken.unwrap().at.to <= offered);
+}
+
 #[test]
 fn the_number_of_nodes_follows_from_the_deadline() {
     let speed_ppm = BTreeMap::from([(1, 1_000_000), (2, 1_900_000), (4, 3_200_000)]);

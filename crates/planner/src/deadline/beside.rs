@@ -83,21 +83,39 @@ pub fn beside(
 ) -> Result<Result<Plan, Refusal>, Invalid> {
     wanted.check(cluster.nodes_ppm.len())?;
     let space = Space::new(now.unix_nanos(), cluster, reserved);
-    let there = cluster.nodes_ppm.len();
-    let counts = wanted.speed_ppm.keys().copied().filter(|count| *count as usize <= there);
+    Ok(match best(now, &space, wanted) {
+        Some(plan) if plan.at.to <= wanted.by => Ok(plan),
+        late => {
+            let ends = late.map(|plan| possible(now, &space, wanted, plan.at.to));
+            Err(Refusal::too_late(wanted.by, ends))
+        }
+    })
+}
+
+/// The cheapest plan that is in time, or else the one that ends first.
+fn best(now: WallTime, space: &Space<'_>, wanted: &Job) -> Option<Plan> {
+    let counts = wanted.speed_ppm.keys().copied().filter(|count| *count <= space.nodes());
     let plans = counts.flat_map(|count| {
         let nodes = horizons(now, wanted, count).map(|until| space.emptiest(wanted, count, until));
         nodes.into_iter().filter_map(|nodes| space.lay(wanted, nodes))
     });
     // What is late is not better for being cheap.
-    let worth = |plan: &Plan| {
+    plans.min_by_key(|plan| {
         let is_late = plan.at.to > wanted.by;
         (is_late, if is_late { 0 } else { cost(wanted, plan.nodes.len() as u32) }, plan.at.to)
-    };
-    Ok(match plans.min_by_key(worth) {
-        Some(plan) if plan.at.to <= wanted.by => Ok(plan),
-        late => Err(Refusal::too_late(wanted.by, late.map(|plan| plan.at.to))),
     })
+}
+
+/// A deadline that can be kept, from `ends` on, when a plan for an earlier one ends. Which nodes are looked at follows from
+/// the deadline, so that whoever asks for that one may be told a later one, as often as other nodes come to be looked at.
+fn possible(now: WallTime, space: &Space<'_>, wanted: &Job, mut ends: WallTime) -> WallTime {
+    for _ in 0..OFFERS_MOST {
+        match best(now, space, &Job { by: ends, ..wanted.clone() }) {
+            Some(plan) if plan.at.to > ends => ends = plan.at.to,
+            _ => break,
+        }
+    }
+    ends
 }
 
 /// Until when a node should be free for a job: until it could be done, and until it must be.
@@ -130,3 +148,5 @@ impl Refusal {
 }
 
 const SECOND: u64 = 1_000_000_000;
+/// So often a deadline is moved on that cannot be kept: each time is a whole search, and two or three do.
+const OFFERS_MOST: usize = 64;

@@ -35,6 +35,11 @@ impl<'a> Space<'a> {
         space
     }
 
+    /// How many nodes there are.
+    pub fn nodes(&self) -> u32 {
+        u32::try_from(self.cluster.nodes_ppm.len()).unwrap_or(u32::MAX)
+    }
+
     /// How `job` would run on `nodes` at one rate from start to end: of all starts the one with which it is done first.
     pub fn lay(&self, job: &Job, nodes: Vec<NodeIndex>) -> Option<Plan> {
         let starts = 0..self.steps.len();
