@@ -244,8 +244,11 @@ ktf_result ktf_resource_release(const ktf_resource *resource, const ktf_id *to);
  * one resource to another arrive in the order in which they were sent. Waits while the receiver
  * does not keep up; if it is longer than 64 KiB and for another context, until a receiver takes it,
  * which is never with KTF_NOW. What a receiver has begun to take is waited for to its end, whatever
- * the timeout. KTF_GONE, KTF_UNREACHABLE, KTF_TOO_LONG, KTF_NO_ROOM, KTF_TIMED_OUT, KTF_BROKEN,
- * KTF_NO_DAEMON, KTF_INVALID. */
+ * the timeout. If its context is not connected yet, that counts: with a timeout it is waited for no
+ * longer, and a connection that takes longer is made all the same, so that the next call finds it.
+ * With KTF_NOW this call makes the connection, which takes seconds where nobody answers; if another
+ * thread makes it, it is not waited for, and the result is KTF_TIMED_OUT. KTF_GONE, KTF_UNREACHABLE,
+ * KTF_TOO_LONG, KTF_NO_ROOM, KTF_TIMED_OUT, KTF_BROKEN, KTF_NO_DAEMON, KTF_INVALID. */
 ktf_result ktf_message_send(const ktf_resource *resource, const ktf_id *to, uint64_t tag,
 			    const void *data, size_t length, int64_t timeout);
 

@@ -180,7 +180,8 @@ impl Resource {
         self.send_with(to, tag, payload.into(), Patience::Until(None))
     }
 
-    /// The same, waiting no longer than `time`, for a connection neither.
+    /// The same, waiting no longer than `time`, for a connection neither: one that takes longer is made all the same, and
+    /// whoever sends there next finds it.
     ///
     /// # Errors
     /// As for [`Resource::send`], and [`SendError::TimedOut`].

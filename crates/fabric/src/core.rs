@@ -78,16 +78,6 @@ pub enum Patience {
     Until(Option<Instant>),
 }
 
-impl Patience {
-    /// Until when a connection may take that is made for it: without patience as long as it does, as nobody else makes it.
-    fn deadline(self) -> Option<Instant> {
-        match self {
-            Self::None => None,
-            Self::Until(deadline) => deadline,
-        }
-    }
-}
-
 impl Core {
     /// Opens a context.
     pub fn open(config: Config) -> Result<Self, OpenError> {

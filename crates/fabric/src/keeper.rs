@@ -1,44 +1,65 @@
 //! Streams over several rails need somebody who looks after them whether or not a thread of the
 //! program waits: who says what has arrived, asks whether rails still carry, and makes new ones. Links
-//! over the kernel need somebody who notices that the other node is gone.
+//! over the kernel need somebody who notices that the other node is gone. And who has not the time to wait
+//! for a connection needs somebody who makes it.
 
 use crate::core::Core;
+use crate::id::ContextId;
 use crate::progress::lock;
 use crate::streams::Stream;
+use crate::transport::LOOK_EVERY;
+use std::collections::VecDeque;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 /// How often streams are looked at. What has arrived is said with what goes the other way, or when so much has
 /// come; this is for the rest.
 const EVERY: Duration = Duration::from_millis(10);
-/// How often links are looked at: a part of the time after which a node that does not answer is gone.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Threads that make rails at a time. They mostly wait: so many are through a thousand streams in a minute even where nobody
 /// answers.
 const MAKING_MOST: usize = 32;
+/// Threads that call other contexts at a time. Nobody else is to be held up by those that do not answer: so many are more
+/// than programs mostly have on a few nodes that are gone at once. Who is called beyond these is when one has ended.
+const CALLING_MOST: usize = 256;
+/// How often it is looked whether there is a thread for who had none.
+const AGAIN_EVERY: Duration = Duration::from_millis(100);
 
 /// What that thread waits on.
 #[derive(Debug, Default)]
 pub struct Keeper {
     state: Mutex<State>,
     changed: Condvar,
+    making: Makers,
+    calling: Makers,
 }
 
 #[derive(Debug, Default)]
 struct State {
     stopped: bool,
-    /// A stream, or a link, has begun since it was last looked.
+    /// Something has begun, or is wanted, since it was last looked.
     begun: bool,
+    /// Contexts that are to be called and have no thread yet, each once.
+    wanted: VecDeque<ContextId>,
 }
+
+/// Threads that make connections: how many there are.
+#[derive(Debug, Default)]
+struct Makers(AtomicUsize);
 
 impl Keeper {
     /// A stream, or a link, has begun.
     pub fn notice(&self) {
         lock(&self.state).begun = true;
         self.changed.notify_one();
+    }
+
+    /// `peer` is to be called. Nobody else wants that as long as this call has not ended.
+    pub fn call(&self, peer: ContextId) {
+        lock(&self.state).wanted.push_back(peer);
+        self.notice();
     }
 
     /// The thread is to end.
@@ -48,38 +69,62 @@ impl Keeper {
     }
 
     /// What the thread does. Calls may take seconds, so those of each stream are made by a thread of their own, as far as
-    /// there are threads for them: others have their turn later.
+    /// there are threads for them: others have their turn later. So is each that somebody wants.
     pub fn run(&self, core: &Core) {
-        let making = AtomicUsize::new(0);
         thread::scope(|scope| {
             let (mut looked, mut last) = (Instant::now(), 0);
-            while self.wait(rest(core)) {
+            while self.wait(self.rest(core)) {
+                self.make_calls(core, scope);
                 if looked.elapsed() >= LOOK_EVERY {
                     looked = Instant::now();
                     core.look_after_links();
                 }
                 for stream in in_turn(core.streams().all(), last) {
                     core.tend(&stream);
-                    if making.load(SeqCst) >= MAKING_MOST || !stream.is_due(Instant::now()) {
+                    if self.making.count() >= MAKING_MOST || !stream.is_due(Instant::now()) {
                         continue;
                     }
                     last = stream.link.id;
-                    let (thread, makes, count) =
-                        (thread::Builder::new().name("rails".into()), stream.clone(), &making);
+                    let makes = stream.clone();
                     let work = move || {
                         core.make_rails(&makes);
                         makes.looked();
-                        count.fetch_sub(1, SeqCst);
                     };
-                    making.fetch_add(1, SeqCst);
-                    if let Err(error) = thread.spawn_scoped(scope, work) {
-                        tracing::warn!(%error, "no thread that makes connections");
+                    if !self.making.start(scope, "rails", work) {
                         stream.looked();
-                        making.fetch_sub(1, SeqCst);
                     }
                 }
             }
         });
+    }
+
+    /// Calls those that are wanted, as far as there are threads for it.
+    fn make_calls<'scope>(&'scope self, core: &'scope Core, scope: &'scope Scope<'scope, '_>) {
+        while self.calling.count() < CALLING_MOST
+            && let Some(peer) = self.next_wanted()
+        {
+            // Whoever waits is told what comes of it.
+            let work = move || drop(core.make_call(peer));
+            if !self.calling.start(scope, "call", work) {
+                lock(&self.state).wanted.push_front(peer);
+                return;
+            }
+        }
+    }
+
+    fn next_wanted(&self) -> Option<ContextId> {
+        lock(&self.state).wanted.pop_front()
+    }
+
+    /// How long nothing has to be looked at; none: as long as nothing begins.
+    fn rest(&self, core: &Core) -> Option<Duration> {
+        if !core.streams().all().is_empty() {
+            return Some(EVERY);
+        }
+        if !lock(&self.state).wanted.is_empty() {
+            return Some(AGAIN_EVERY);
+        }
+        core.has_links_to_look_after().then_some(LOOK_EVERY)
     }
 
     /// Waits for so long, or for ever, unless something begins. Returns whether to go on.
@@ -101,6 +146,32 @@ impl Keeper {
     }
 }
 
+impl Makers {
+    fn count(&self) -> usize {
+        self.0.load(SeqCst)
+    }
+
+    /// Has one more do `work`. Returns whether there is one for it.
+    fn start<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        name: &str,
+        work: impl FnOnce() + Send + 'scope,
+    ) -> bool {
+        self.0.fetch_add(1, SeqCst);
+        let counted = move || {
+            work();
+            self.0.fetch_sub(1, SeqCst);
+        };
+        let started = thread::Builder::new().name(name.into()).spawn_scoped(scope, counted);
+        if let Err(error) = &started {
+            tracing::warn!(%error, "no thread that makes connections");
+            self.0.fetch_sub(1, SeqCst);
+        }
+        started.is_ok()
+    }
+}
+
 /// Streams in the order of their links from the one after `last` on: who had no thread is before those that had one.
 fn in_turn(mut all: Vec<Arc<Stream>>, last: u32) -> Vec<Arc<Stream>> {
     let next = all.partition_point(|stream| stream.link.id <= last);
@@ -108,22 +179,16 @@ fn in_turn(mut all: Vec<Arc<Stream>>, last: u32) -> Vec<Arc<Stream>> {
     all
 }
 
-/// How long nothing has to be looked at; none: as long as nothing begins.
-fn rest(core: &Core) -> Option<Duration> {
-    if !core.streams().all().is_empty() {
-        return Some(EVERY);
-    }
-    core.has_links_to_look_after().then_some(LOOK_EVERY)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::context::Context;
+    use crate::context::{Context, Resource};
     use crate::directory::{Server, ServerConfig};
-    use crate::id::ContextId;
+    use crate::error::SendError;
+    use crate::id::{Place, ResourceId};
     use crate::link::Link;
+    use crate::matching::Tag;
     use crate::streams::Streams;
     use crate::transport::rails;
 
@@ -137,37 +202,65 @@ mod tests {
         streams.insert(link, rails, u64::from(number), None)
     }
 
-    /// Whoever has no rail is asked for in the directory, which is gone: each of these threads waits for its answer, and
-    /// whoever closes waits for none.
-    #[test]
-    fn so_many_threads_make_rails_and_nobody_waits_for_them() {
-        let name = format!("keeper-{}", std::process::id());
+    /// A context whose directory is gone: each of its threads that asks waits for the answer.
+    fn forlorn(test: &str) -> (Context, Resource) {
+        let name = format!("keeper-{test}-{}", std::process::id());
         let address = ([127, 0, 0, 1], 0).into();
         let (node, members, key) = ("n1".into(), Vec::new(), None);
         let server = ServerConfig { name: name.clone(), node, address, members, key };
-        let server = Server::start(server).unwrap();
+        let _server = Server::start(server).unwrap();
         let context = Context::open(Config { directory: name, ..Config::default() }).unwrap();
-        drop(server);
+        let resource = context.register(crate::attrs! {}).unwrap();
+        (context, resource)
+    }
+
+    /// There are so many of these threads soon, and no more as often as it is looked meanwhile.
+    fn expect(most: usize, busy: impl Fn() -> usize) {
+        let start = Instant::now();
+        while busy() < most {
+            assert!(start.elapsed() < LONG, "{} threads", busy());
+            thread::park_timeout(EVERY);
+        }
+        for _ in 0..20 {
+            thread::park_timeout(EVERY);
+            assert!(busy() <= most, "{} threads", busy());
+        }
+    }
+
+    /// Nobody who closes waits for what threads wait for.
+    fn close(context: Context, resource: Resource) {
+        let start = Instant::now();
+        drop(resource);
+        drop(context);
+        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    }
+
+    /// Whoever has no rail is asked for in the directory.
+    #[test]
+    fn so_many_threads_make_rails_and_nobody_waits_for_them() {
+        let (context, resource) = forlorn("rails");
         let streams = context.core().streams();
         // Numbers that links of the context do not have.
         for number in 1..=2 * MAKING_MOST as u32 {
             begin(streams, u32::MAX - number);
         }
         context.core().keeper().notice();
-        let busy = || streams.all().iter().filter(|stream| stream.is_looked_at()).count();
-        let start = Instant::now();
-        while busy() < MAKING_MOST {
-            assert!(start.elapsed() < LONG, "nobody makes rails");
-            thread::park_timeout(EVERY);
+        expect(MAKING_MOST, || streams.all().iter().filter(|s| s.is_looked_at()).count());
+        close(context, resource);
+    }
+
+    /// Whoever has no time leaves a call behind, for which the directory is asked.
+    #[test]
+    fn so_many_threads_call_and_nobody_waits_for_them() {
+        let (context, resource) = forlorn("calls");
+        for number in 1..=2 * CALLING_MOST as u64 {
+            let (context, place) = (ContextId::new(number), Place { slot: 0, generation: 0 });
+            let to = ResourceId { context, place };
+            let sent = resource.send_within(to, Tag(1), b"nobody", Duration::ZERO);
+            assert_eq!(sent, Err(SendError::TimedOut));
         }
-        // As often as it looks meanwhile.
-        for _ in 0..20 {
-            thread::park_timeout(EVERY);
-            assert!(busy() <= MAKING_MOST, "{} threads", busy());
-        }
-        let start = Instant::now();
-        drop(context);
-        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+        expect(CALLING_MOST, || context.core().keeper().calling.count());
+        close(context, resource);
     }
 
     #[test]

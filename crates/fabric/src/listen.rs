@@ -5,7 +5,7 @@ use crate::carriers::Carriers;
 use crate::config::Protocol;
 use crate::frame::{Carrier, GREETING, Greeting};
 use crate::id::ContextId;
-use crate::progress::{Progress, at_most, lock};
+use crate::progress::{Progress, lock};
 use crate::sockets::{accepted, call, expect_trusted, receive};
 use crate::transport::native::{self, Library};
 use crate::transport::{self, Ends};
@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What the listeners are watched as. Links have 32 bits; callers, who are not yet links, the bit
 /// above.
@@ -28,10 +28,8 @@ const CALLERS: u64 = 1 << 32;
 
 /// Callers that have not said who they are. If more come, the oldest goes: it is silent, or slow.
 const CALLERS_MOST: usize = 64;
-/// How long a connection over one address, or to a process of the same node, may take.
+/// How long a connection to a process of the same node may take.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
-/// And how long for whoever has no time left: none at all would be for ever.
-const CONNECT_LEAST: Duration = Duration::from_millis(1);
 
 /// Where other contexts call.
 #[derive(Debug)]
@@ -224,13 +222,12 @@ pub fn spoken(own: Protocol, addresses: &[SocketAddr]) -> Carriers {
     })
 }
 
-/// Connects to a context of `owner` on the same node, through shared memory, by `until`.
+/// Connects to a context of `owner` on the same node, through shared memory.
 ///
 /// # Errors
 /// If it does not listen or takes no callers, somebody else does, or this process has no descriptors left.
-pub fn call_neighbour(greeting: Greeting, owner: u32, until: Option<Instant>) -> io::Result<Ends> {
-    let name = neighbour_name(greeting.to);
-    let stream = call(&name, SockType::Stream, connect_time(until))?;
+pub fn call_neighbour(greeting: Greeting, owner: u32) -> io::Result<Ends> {
+    let stream = call(&neighbour_name(greeting.to), SockType::Stream, CONNECT_TIME)?;
     let stream = UnixStream::from(stream);
     expect_trusted(&stream, owner)?;
     let offered = transport::shared::Offered::new()?;
@@ -242,42 +239,18 @@ pub fn call_neighbour(greeting: Greeting, owner: u32, until: Option<Instant>) ->
     offered.ends(stream)
 }
 
-/// Connects to a context at the first of `addresses` that answers, by `until`, with a `greeting` for each.
+/// Makes the caller's end of a connection to a context over `way`, on which nothing was said: of one that goes straight
+/// over what is wanted between nodes, of one over bridges over TCP, which is what they carry.
 ///
 /// # Errors
-/// That of the last.
-pub fn call_remote(
-    greeting: impl Fn() -> Greeting,
-    addresses: &[SocketAddr],
-    protocol: Protocol,
-    until: Option<Instant>,
-) -> io::Result<Ends> {
-    let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "it has no address here");
-    for address in addresses {
-        match call_at(*address, greeting(), protocol, connect_time(until)) {
-            Ok(ends) => return Ok(ends),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-fn call_at(
-    address: SocketAddr,
+/// If the other end is gone, or this process has no descriptors left.
+pub fn greet_over(
+    way: &Way,
+    stream: TcpStream,
     greeting: Greeting,
     protocol: Protocol,
-    time: Duration,
 ) -> io::Result<Ends> {
-    greet_on(TcpStream::connect_timeout(&address, time)?, greeting, protocol)
-}
-
-/// How long a connection may take that is to be there by `until`.
-fn connect_time(until: Option<Instant>) -> Duration {
-    at_most(CONNECT_TIME, until).max(CONNECT_LEAST)
-}
-
-/// Makes the caller's end of a connection to a context, on which nothing was said.
-fn greet_on(stream: TcpStream, greeting: Greeting, protocol: Protocol) -> io::Result<Ends> {
+    let protocol = if way.is_straight() { protocol } else { Protocol::Tcp };
     let greet = |mut stream: &TcpStream, carrier| {
         stream.write_all(&Greeting { carrier, ..greeting }.encode())
     };
@@ -297,21 +270,6 @@ fn greet_on(stream: TcpStream, greeting: Greeting, protocol: Protocol) -> io::Re
     };
     greet(&stream, Carrier::Library(library))?;
     transport::native::ends(library, stream)
-}
-
-/// Makes the caller's end of a connection to a context over `way`, on which nothing was said: of one that goes straight
-/// over what is wanted between nodes, of one over bridges over TCP, which is what they carry.
-///
-/// # Errors
-/// If the other end is gone, or this process has no descriptors left.
-pub fn greet_over(
-    way: &Way,
-    stream: TcpStream,
-    greeting: Greeting,
-    protocol: Protocol,
-) -> io::Result<Ends> {
-    let protocol = if way.is_straight() { protocol } else { Protocol::Tcp };
-    greet_on(stream, greeting, protocol)
 }
 
 /// Where other processes of its node call a context: a name without a file.

@@ -407,12 +407,6 @@ pub fn after(time: Duration) -> Instant {
     Instant::now() + time.min(FOREVER)
 }
 
-/// So long, or until `deadline` if that is sooner.
-pub fn at_most(time: Duration, deadline: Option<Instant>) -> Duration {
-    let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-    deadline.map_or(time, |deadline| time.min(left(deadline)))
-}
-
 /// Locks, whatever happened to a thread that held the lock: what is locked in this crate is whole
 /// between any two calls that could panic.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,7 +1,7 @@
 //! The directories of several nodes in virtual time: messages are delayed, connections end, break or
 //! swallow everything, servers crash and come back, with their nodes or without, some do not reach each other for minutes,
-//! programs come and go, in any order. What has been confirmed is found by everybody who can be reached; and
-//! when the trouble is over, all know the same, which is the truth.
+//! programs come and go, in any order. What has been confirmed is found by everybody who can be reached, or could be a
+//! moment ago; and when the trouble is over, all know the same, which is the truth.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -12,7 +12,7 @@ use keeptime_fabric::directory::state::{
 use keeptime_fabric::id::Place;
 use keeptime_fabric::{Attributes, Callers, Carriers, ContextId, Protocol, ResourceId, attrs};
 use proptest::prelude::*;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -95,6 +95,8 @@ struct Wire {
     swallows: bool,
     /// Which of the ends has closed it, if one has: the other is told after what was said before.
     closed_by: Option<usize>,
+    /// When each end has heard something last.
+    heard: [Duration; 2],
 }
 
 struct Program {
@@ -118,6 +120,8 @@ struct World {
     /// Where each node is told that others are.
     members: Vec<Vec<SocketAddr>>,
     parted: Parted,
+    /// From and to whom connections have ended, and until when the one may not take the other for gone.
+    cut_off: BTreeMap<(usize, usize), Duration>,
     last: u64,
 }
 
@@ -214,6 +218,7 @@ impl World {
             welcome: false,
             swallows: false,
             closed_by: None,
+            heard: [self.now; 2],
         });
         let reached_at = address(from);
         self.step(from, Input::Dialed { address: to, connection: ends[0], reached_at });
@@ -243,17 +248,29 @@ impl World {
         }
     }
 
-    /// Every server that can be reached from `node` has it.
+    /// Every server that can be reached from `node` has it, and every one that could before it may count as gone.
     fn confirmed(&self, node: usize, id: ResourceId, there: bool) {
         let reaches = |wire: &&Wire| wire.from == node && wire.welcome && wire.closed_by.is_none();
-        for wire in self.wires.iter().filter(reaches) {
-            let Some(other) = &self.nodes[wire.to] else { continue };
+        let reached = self.wires.iter().filter(reaches).map(|wire| wire.to);
+        let cut_off = self.cut_off.iter().filter(|(_, until)| self.now < **until);
+        let cut_off = cut_off.filter(|((from, _), _)| *from == node).map(|((_, to), _)| *to);
+        for to in reached.chain(cut_off) {
+            let Some(other) = &self.nodes[to] else { continue };
             let found = other.find(&Attributes::new()).iter().any(|record| record.id == id);
-            assert!(
-                !there || found,
-                "n{} does not know {id}, which n{node} has confirmed",
-                wire.to
-            );
+            assert!(!there || found, "n{to} does not know {id}, which n{node} has confirmed");
+        }
+    }
+
+    /// A connection ends for who has made it, and who waits for the other end until so long after its last sign. That one
+    /// has what it was told by this connection or another for so long after it has heard something by that.
+    fn remember(&mut self, at: usize) {
+        let wire = &self.wires[at];
+        let pair = (wire.from, wire.to);
+        let same = self.wires.iter().filter(|other| (other.from, other.to) == pair);
+        let last = same.map(|other| other.heard[1]).fold(wire.heard[0], Duration::min);
+        if wire.welcome {
+            let until = self.cut_off.entry(pair).or_default();
+            *until = (last + SILENCE_MOST).max(*until);
         }
     }
 
@@ -262,13 +279,18 @@ impl World {
         let Some(at) = self.wires.iter().position(|wire| wire.ends.contains(&on)) else { return };
         let wire = &mut self.wires[at];
         let end = usize::from(wire.ends[1] == on);
-        if wire.closed_by.replace(end).is_some_and(|before| before != end) {
+        let before = wire.closed_by.replace(end);
+        if end == 0 {
+            self.remember(at);
+        }
+        if before.is_some_and(|before| before != end) {
             self.wires.remove(at);
         }
     }
 
     /// It breaks: both ends are told at once, and what was said is not delivered, which is the worst that can happen.
     fn cut(&mut self, at: usize) {
+        self.remember(at);
         let wire = self.wires.remove(at);
         self.step(wire.from, Input::Closed(wire.ends[0]));
         self.step(wire.to, Input::Closed(wire.ends[1]));
@@ -284,10 +306,18 @@ impl World {
         let telling = telling.filter(|_| closed_by != Some(1));
         let heard = heard.filter(|_| closed_by != Some(0));
         wire.welcome |= matches!(heard, Some(Heard::Welcome { .. }));
+        for (end, hears) in [heard.is_some(), telling.is_some()].into_iter().enumerate() {
+            if hears {
+                wire.heard[end] = self.now;
+            }
+        }
         let any = telling.is_some() || heard.is_some();
         if let (Some(by), false) = (closed_by, any) {
-            self.wires.remove(at);
             let other = 1 - by;
+            if other == 0 {
+                self.remember(at);
+            }
+            self.wires.remove(at);
             self.step([from, to][other], Input::Closed(ends[other]));
             return true;
         }
@@ -403,6 +433,8 @@ impl World {
         while let Some(at) = self.wires.iter().position(|w| w.from == node || w.to == node) {
             self.cut(at);
         }
+        // What comes next there is another.
+        self.cut_off.retain(|(from, to), _| *from != node && *to != node);
     }
 
     /// Some do not reach each other for so long; then all do.

@@ -21,26 +21,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Whether calls are not wanted any more, for all who have a copy.
 #[derive(Debug, Clone, Default)]
-pub struct Ending {
-    has_begun: Arc<AtomicBool>,
-    /// Nor are those of this copy from then on.
-    deadline: Option<Instant>,
-}
+pub struct Ending(Arc<AtomicBool>);
 
 impl Ending {
     /// From now on every call fails soon, those that are being made among them.
     pub fn begin(&self) {
-        self.has_begun.store(true, SeqCst);
+        self.0.store(true, SeqCst);
     }
 
     /// Whether it is so.
     pub fn has_begun(&self) -> bool {
-        self.has_begun.load(SeqCst)
-    }
-
-    /// A copy for calls that are given up at `deadline`.
-    pub fn or_at(&self, deadline: Option<Instant>) -> Self {
-        Self { deadline, ..self.clone() }
+        self.0.load(SeqCst)
     }
 }
 
@@ -55,7 +46,7 @@ pub fn call(way: &Way, whom: Whom) -> io::Result<TcpStream> {
 /// The same, as long as it is wanted.
 ///
 /// # Errors
-/// As above, `ConnectionAborted` if it is not wanted any more, and `TimedOut` if it was wanted sooner.
+/// As above, and `ConnectionAborted` if it is not wanted any more.
 pub fn call_until(way: &Way, whom: Whom, ending: &Ending) -> io::Result<TcpStream> {
     let (first, rest) = way.hops.split_first().ok_or(ErrorKind::AddrNotAvailable)?;
     let mut stream = connect_to(*first, ending)?;
@@ -119,7 +110,6 @@ fn hear(
 
 /// Waits until `stream` is ready for what `flags` say, or broken.
 fn wait(stream: &TcpStream, flags: PollFlags, until: Instant, ending: &Ending) -> io::Result<()> {
-    let until = ending.deadline.map_or(until, |deadline| until.min(deadline));
     loop {
         if ending.has_begun() {
             return Err(ErrorKind::ConnectionAborted.into());

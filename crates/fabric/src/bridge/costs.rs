@@ -34,8 +34,16 @@ struct Known {
     at: Instant,
     /// What a call took that was answered.
     took: Option<Duration>,
-    /// It has not answered since it was asked last.
-    is_silent: bool,
+    answer: Answer,
+}
+
+/// Whether a way has answered since it was asked last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Came,
+    /// Somebody asks it just now.
+    Awaited,
+    Missing,
 }
 
 /// What a way costs; the least first.
@@ -45,7 +53,7 @@ pub enum Cost {
     Measured(Duration),
     /// Nobody has called lately.
     Unknown,
-    /// It has not answered.
+    /// It has not answered, or not yet.
     Silent,
 }
 
@@ -54,7 +62,7 @@ impl Costs {
     pub fn cost(&self, way: &Way, now: Instant) -> Cost {
         match self.known.get(&place(way)).filter(|known| known.is_fresh(now)) {
             None => Cost::Unknown,
-            Some(known) if known.is_silent => Cost::Silent,
+            Some(known) if known.answer != Answer::Came => Cost::Silent,
             Some(known) => known.took.map_or(Cost::Unknown, Cost::Measured),
         }
     }
@@ -63,12 +71,18 @@ impl Costs {
     /// has answered.
     pub fn quickest(&self, ways: &[Way]) -> Option<Duration> {
         let known: Option<Vec<_>> = ways.iter().map(|way| self.known.get(&place(way))).collect();
-        known?.into_iter().filter(|known| !known.is_silent).filter_map(|known| known.took).min()
+        let heard = known?.into_iter().filter(|known| known.answer == Answer::Came);
+        heard.filter_map(|known| known.took).min()
     }
 
     /// A way was called, and was answered after so long, if it was. What differs little from what was known leaves it
     /// as it was, so that equal ways stay in their order.
     pub fn note(&mut self, way: &Way, took: Option<Duration>, now: Instant) {
+        let answer = if took.is_some() { Answer::Came } else { Answer::Missing };
+        self.put(way, took, answer, now);
+    }
+
+    fn put(&mut self, way: &Way, took: Option<Duration>, answer: Answer, now: Instant) {
         let place = place(way);
         let before = self.known.remove(&place).and_then(|known| known.took);
         self.make_room();
@@ -76,8 +90,7 @@ impl Costs {
             (Some(before), Some(took)) if is_like(before, took) => Some(before),
             (before, took) => took.or(before),
         };
-        let known = Known { at: now, took: took_now, is_silent: took.is_none() };
-        self.known.insert(place, known);
+        self.known.insert(place, Known { at: now, took: took_now, answer });
     }
 
     /// Nothing is known of a way any more.
@@ -89,8 +102,15 @@ impl Costs {
     pub fn ask(&mut self, ways: &[Way], now: Instant) -> Vec<Way> {
         let is_due = |way: &&Way| self.cost(way, now) == Cost::Unknown;
         let due: Vec<_> = ways.iter().filter(is_due).cloned().collect();
-        due.iter().for_each(|way| self.note(way, None, now));
+        due.iter().for_each(|way| self.put(way, None, Answer::Awaited, now));
         due
+    }
+
+    /// Until when at the latest one of `ways` may answer that somebody asks. None if nobody asks any.
+    pub fn answer_by(&self, ways: &[Way], now: Instant) -> Option<Instant> {
+        let known = ways.iter().filter_map(|way| self.known.get(&place(way)));
+        let asked = known.filter(|known| known.answer == Answer::Awaited && known.is_fresh(now));
+        asked.map(|known| known.at + SILENT_KEPT).max()
     }
 
     /// Those of `ways` that are not known to be silent; all, if there is no other.
@@ -115,7 +135,7 @@ impl Costs {
 
 impl Known {
     fn is_fresh(&self, now: Instant) -> bool {
-        let kept = if self.is_silent { SILENT_KEPT } else { KEPT };
+        let kept = if self.answer == Answer::Came { KEPT } else { SILENT_KEPT };
         now.saturating_duration_since(self.at) < kept
     }
 }
@@ -191,12 +211,20 @@ mod tests {
         let (mut costs, now) = (Costs::default(), Instant::now());
         let ways = [1, 2, 3].map(way).to_vec();
         costs.note(&way(1), Some(micros(5)), now);
+        assert_eq!(costs.answer_by(&ways, now), None);
         assert_eq!(costs.ask(&ways, now), ways[1..]);
         assert!(costs.ask(&ways, now).is_empty());
+        // Whoever comes second waits for what the first has asked.
+        let late = now + SILENT_KEPT;
+        assert_eq!(costs.answer_by(&ways, now), Some(late));
+        assert_eq!(costs.answer_by(&ways[..1], now), None);
+        assert_eq!(costs.answer_by(&ways, late), None);
         costs.note(&way(3), Some(micros(7)), now);
         assert_eq!(costs.audible(ways.clone(), now), [way(1), way(3)]);
         assert_eq!(costs.audible(vec![way(2)], now), [way(2)], "there is no other");
-        assert_eq!(costs.ask(&ways, now + SILENT_KEPT), [way(2)]);
+        costs.note(&way(2), None, now);
+        assert_eq!(costs.answer_by(&ways, now), None, "it was not answered");
+        assert_eq!(costs.ask(&ways, late), [way(2)]);
         assert_eq!(costs.ask(&ways, now + KEPT), ways);
     }
 

@@ -7,7 +7,7 @@ use super::request::{Refusal, Request};
 use crate::progress::lock;
 use crate::sockets::accepted;
 use crate::transport::tcp::expect_node;
-use crate::transport::watch_over;
+use crate::transport::{LOOK_EVERY, watch_over};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Connections that are carried at a time. What is kept for one is at most 128 KiB.
 pub const RELAYED_MOST: usize = 512;
@@ -32,8 +32,6 @@ const READ: usize = 64 << 10;
 const READS_MOST: usize = 4;
 /// Things that become ready, for one call.
 const EVENTS: usize = 64;
-/// How often it is looked whether nodes are there: a part of the time after which one that does not answer is gone.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 const LISTENER: u64 = 0;
 const BELL: u64 = 1;
@@ -470,6 +468,7 @@ mod tests {
     use nix::poll::{PollFd, PollFlags, poll};
     use std::net::SocketAddr;
     use std::os::fd::AsFd;
+    use std::time::Duration;
 
     fn relay(permitted: impl Fn(&Request) -> bool + Send + Sync + 'static) -> Relay {
         Relay::start(TcpListener::bind("127.0.0.1:0").unwrap(), permitted).unwrap()

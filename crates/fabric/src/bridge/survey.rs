@@ -6,11 +6,10 @@ use super::costs::{Cost, Costs, detour_most};
 use super::request::Whom;
 use super::routes::{Way, beside, candidates, choose, room_beside};
 use crate::networks::{Network, apart};
-use crate::progress::{at_most, lock};
+use crate::progress::lock;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -26,6 +25,8 @@ const LATER_LEAST: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone, Default)]
 pub struct Survey {
     costs: Arc<Mutex<Costs>>,
+    /// What a way costs was noted.
+    noted: Arc<Condvar>,
     ending: Ending,
     /// Threads that call to find out, and some that have ended.
     measuring: Arc<Mutex<Vec<JoinHandle<()>>>>,
@@ -42,27 +43,20 @@ pub struct Search<'a> {
     pub peer: &'a [SocketAddr],
     /// Who that is.
     pub whom: Whom,
-    /// When whoever looks has no more time, if ever.
-    pub until: Option<Instant>,
 }
 
 impl Survey {
-    /// A connection over a way, if there is one by `until`. What becomes of it is noted, unless it was not waited for.
+    /// A connection over a way. What becomes of it is noted.
     ///
     /// # Errors
     /// If one of its hops does not answer or refuses.
-    pub fn call(&self, way: &Way, whom: Whom, until: Option<Instant>) -> io::Result<TcpStream> {
+    pub fn call(&self, way: &Way, whom: Whom) -> io::Result<TcpStream> {
         let begun = Instant::now();
-        let called = call_until(way, whom, &self.ending.or_at(until));
-        let now = Instant::now();
-        if called.is_err() && until.is_some_and(|until| now >= until) {
-            return called;
-        }
-        let took = called.is_ok().then(|| now.saturating_duration_since(begun));
-        let mut costs = lock(&self.costs);
+        let called = call_until(way, whom, &self.ending);
+        let took = called.is_ok().then(|| begun.elapsed());
         // What was found out with care is not given up for one call, which may have been late by chance.
-        if took.is_none() || !matches!(costs.cost(way, now), Cost::Measured(_)) {
-            costs.note(way, took, now);
+        if took.is_none() || !self.is_measured(way) {
+            self.note(way, took);
         }
         called
     }
@@ -92,7 +86,7 @@ impl Survey {
     pub fn ways(&self, search: &Search<'_>, taken: &[Way]) -> Vec<Way> {
         let free = search.beside(taken);
         if free.len() > 1 {
-            self.measure(&free, search.whom, at_most(PATIENCE, search.until));
+            self.measure(&free, search.whom, PATIENCE);
         }
         self.choose(free, search, taken)
     }
@@ -107,72 +101,82 @@ impl Survey {
     pub fn detours(&self, search: &Search<'_>, taken: &[Way], straight: &[Way]) -> Vec<Way> {
         let (own, peer) = apart(search.own, search.peer);
         let search = Search { own: &own, peer: &peer, ..*search };
-        let quicker = self.quicker(search.beside(taken), straight, search.whom, search.until);
+        let quicker = self.quicker(search.beside(taken), straight, search.whom);
         self.choose(quicker, &search, taken)
     }
 
     /// Those of `ways` that are worth a detour from `straight`.
-    fn quicker(
-        &self,
-        ways: Vec<Way>,
-        straight: &[Way],
-        whom: Whom,
-        until: Option<Instant>,
-    ) -> Vec<Way> {
+    fn quicker(&self, ways: Vec<Way>, straight: &[Way], whom: Whom) -> Vec<Way> {
         let Some(most) = self.detour_most(straight) else { return Vec::new() };
-        self.measure(&ways, whom, at_most(most * CALLS, until));
+        self.measure(&ways, whom, most * CALLS);
         let quicker = self.within(ways, most);
         if quicker.is_empty() {
             return quicker;
         }
         // Whoever called first may have waited for a busy node, and not for the network.
-        let ending = self.ending.or_at(until);
         for way in straight {
-            if let Some(took) = timed(way, whom, &ending) {
-                lock(&self.costs).note(way, Some(took), Instant::now());
+            if let Some(took) = timed(way, whom, &self.ending) {
+                self.note(way, Some(took));
             }
         }
         let most = self.detour_most(straight);
         most.map(|most| self.within(quicker, most)).unwrap_or_default()
     }
 
-    /// Calls over those of `ways` of which nothing is known, all at once. Who answers later than is worth waiting for, or
-    /// after `patience`, is noted all the same.
+    /// Calls over those of `ways` of which nothing is known, all at once, and waits for these and for those over which
+    /// others call just now. Who answers later than is worth waiting for, or after `patience`, is noted all the same.
     fn measure(&self, ways: &[Way], whom: Whom, patience: Duration) {
         let begun = Instant::now();
-        let due = lock(&self.costs).ask(ways, begun);
-        let (answered, answers) = channel();
-        self.begin(due, whom, &answered);
-        drop(answered);
+        let (due, open) = {
+            let mut costs = lock(&self.costs);
+            let is_open = |way: &&Way| !matches!(costs.cost(way, begun), Cost::Measured(_));
+            let open: Vec<_> = ways.iter().filter(is_open).cloned().collect();
+            (costs.ask(ways, begun), open)
+        };
+        self.begin(due, whom);
         let mut until = begun + patience;
-        let left = |until: Instant| until.saturating_duration_since(Instant::now());
-        while let Ok(is_answer) = answers.recv_timeout(left(until)) {
-            if is_answer {
-                let now = Instant::now();
+        let mut costs = lock(&self.costs);
+        loop {
+            let now = Instant::now();
+            let Some(last) = costs.answer_by(&open, now) else { return };
+            if open.iter().any(|way| matches!(costs.cost(way, now), Cost::Measured(_))) {
                 until = until.min(now + now.saturating_duration_since(begun).max(LATER_LEAST));
+            }
+            let left = until.min(last).saturating_duration_since(now);
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.noted.wait_timeout(costs, left);
+            costs = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Has each of `ways` called by a thread of its own, which notes what it costs.
+    fn begin(&self, ways: Vec<Way>, whom: Whom) {
+        let mut measuring = lock(&self.measuring);
+        measuring.retain(|thread| !thread.is_finished());
+        for way in ways {
+            let (survey, asked) = (self.clone(), way.clone());
+            let work = move || {
+                let took = (0..CALLS).map_while(|_| timed(&asked, whom, &survey.ending)).min();
+                survey.note(&asked, took);
+            };
+            let start = || thread::Builder::new().name("measure".into()).spawn(work).ok();
+            match (!self.ending.has_begun()).then(start).flatten() {
+                Some(thread) => measuring.push(thread),
+                // There is no thread for it: nobody waits.
+                None => self.note(&way, None),
             }
         }
     }
 
-    /// Has each of `ways` called by a thread of its own, which says in the end whether there was an answer.
-    fn begin(&self, ways: Vec<Way>, whom: Whom, answered: &Sender<bool>) {
-        let mut measuring = lock(&self.measuring);
-        measuring.retain(|thread| !thread.is_finished());
-        if self.ending.has_begun() {
-            return;
-        }
-        for way in ways {
-            let (costs, ending, answered) =
-                (self.costs.clone(), self.ending.clone(), answered.clone());
-            let work = move || {
-                let took = (0..CALLS).map_while(|_| timed(&way, whom, &ending)).min();
-                lock(&costs).note(&way, took, Instant::now());
-                // Nobody may wait for it any more.
-                let _ = answered.send(took.is_some());
-            };
-            // Without a thread it stays silent.
-            measuring.extend(thread::Builder::new().name("measure".into()).spawn(work));
-        }
+    fn note(&self, way: &Way, took: Option<Duration>) {
+        lock(&self.costs).note(way, took, Instant::now());
+        self.noted.notify_all();
+    }
+
+    fn is_measured(&self, way: &Way) -> bool {
+        matches!(lock(&self.costs).cost(way, Instant::now()), Cost::Measured(_))
     }
 
     fn choose(&self, free: Vec<Way>, search: &Search<'_>, taken: &[Way]) -> Vec<Way> {
@@ -219,7 +223,7 @@ mod tests {
     use crate::bridge::request::Request;
     use std::io::Read;
     use std::net::TcpListener;
-    use std::sync::mpsc::Receiver;
+    use std::sync::mpsc::{Receiver, Sender, channel};
 
     const WHOM: Whom = Whom::Directory;
     /// For anything, on a busy machine.
@@ -245,10 +249,6 @@ mod tests {
         Way { hops: vec![([127, 0, 0, 1], port).into(), end.local_addr().unwrap()] }
     }
 
-    fn is_measured(survey: &Survey, way: &Way) -> bool {
-        matches!(lock(&survey.costs).cost(way, Instant::now()), Cost::Measured(_))
-    }
-
     /// Over bridges of which one is held up, one refuses, and one is not there: nobody waits for these, and the one that
     /// answers is known. What answers late is noted all the same.
     #[test]
@@ -259,13 +259,13 @@ mod tests {
         let ports = [slow.port(), closed.port(), gone, quick.port()];
         let ways = ports.map(|port| over(port, &end)).to_vec();
         survey.measure(&ways, WHOM, LONG);
-        let measured: Vec<_> = ways.iter().map(|way| is_measured(&survey, way)).collect();
+        let measured: Vec<_> = ways.iter().map(|way| survey.is_measured(way)).collect();
         assert_eq!(measured, [false, false, false, true]);
         drop(hold);
         let is_noted = (0..6_000).any(|_| {
             survey.measure(&ways[..1], WHOM, LONG);
             thread::park_timeout(Duration::from_millis(10));
-            is_measured(&survey, &ways[0])
+            survey.is_measured(&ways[0])
         });
         assert!(is_noted);
     }
@@ -275,23 +275,31 @@ mod tests {
         let (end, survey) = (listen(), Survey::default());
         let (open, closed) = (relay(|_| true), relay(|_| false));
         let [leads, refuses] = [open.port(), closed.port()].map(|port| over(port, &end));
-        let call = |way| survey.call(way, WHOM, None);
+        let call = |way| survey.call(way, WHOM);
         assert!(call(&leads).is_ok() && call(&refuses).is_err());
-        assert!(is_measured(&survey, &leads) && !is_measured(&survey, &refuses));
+        assert!(survey.is_measured(&leads) && !survey.is_measured(&refuses));
         survey.lost(&leads);
-        assert!(!is_measured(&survey, &leads));
+        assert!(!survey.is_measured(&leads));
     }
 
-    /// Whoever has little time ends his call, and others go that way.
+    /// Whoever calls another program of the same node at the same time would take nothing for quick.
     #[test]
-    fn a_call_that_is_not_waited_for_says_nothing_of_its_way() {
-        let (end, survey, (bridge, _hold)) = (listen(), Survey::default(), held());
-        let way = over(bridge.port(), &end);
-        let (begun, time) = (Instant::now(), Duration::from_millis(20));
-        let error = survey.call(&way, WHOM, Some(begun + time)).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert!(begun.elapsed() >= time);
-        assert_eq!(lock(&survey.costs).cost(&way, Instant::now()), Cost::Unknown);
+    fn ways_over_which_another_thread_calls_are_waited_for() {
+        let (end, survey, (bridge, hold)) = (listen(), Survey::default(), held());
+        let ways = vec![over(bridge.port(), &end)];
+        // Called, and not waited for.
+        let called = Instant::now();
+        survey.measure(&ways, WHOM, Duration::ZERO);
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                survey.measure(&ways, WHOM, LONG);
+                survey.is_measured(&ways[0])
+            });
+            // Until it waits, most likely.
+            thread::park_timeout(Duration::from_millis(20));
+            drop(hold);
+            assert!(waits.join().unwrap() || called.elapsed() >= PATIENCE);
+        });
     }
 
     /// Beside a network on which a call has taken a minute, and one which that was by chance: it is asked again.
@@ -301,13 +309,12 @@ mod tests {
         let (bridge, closed) = (relay(|_| true), relay(|_| false));
         let ways = vec![over(bridge.port(), &end)];
         let note = |way: &Way, took| lock(&survey.costs).note(way, Some(took), Instant::now());
-        let quicker = |straight: &Way| {
-            survey.quicker(ways.clone(), std::slice::from_ref(straight), WHOM, None)
-        };
+        let quicker =
+            |straight: &Way| survey.quicker(ways.clone(), std::slice::from_ref(straight), WHOM);
         let direct = Way::straight(end.local_addr().unwrap());
-        assert!(quicker(&direct).is_empty() && !is_measured(&survey, &ways[0]), "not known");
+        assert!(quicker(&direct).is_empty() && !survey.is_measured(&ways[0]), "not known");
         note(&direct, Duration::from_micros(100));
-        assert!(quicker(&direct).is_empty() && !is_measured(&survey, &ways[0]), "quick");
+        assert!(quicker(&direct).is_empty() && !survey.is_measured(&ways[0]), "quick");
         // What does not answer when it is asked again is as slow as it was.
         let slow = over(closed.port(), &end);
         note(&slow, LONG);
@@ -335,6 +342,6 @@ mod tests {
         survey.lost(&ways[0]);
         survey.measure(&ways, WHOM, Duration::ZERO);
         assert!(lock(&survey.measuring).is_empty());
-        assert!(survey.call(&ways[0], WHOM, None).is_err());
+        assert!(survey.call(&ways[0], WHOM).is_err());
     }
 }

@@ -1,58 +1,81 @@
 //! Contexts that are being called, each by one thread at a time: one that does not answer holds up nobody but who wants
-//! to send there, and these no longer than they want to wait.
+//! to send there, and these no longer than they want to wait. What comes of a call is told to all who wait for it.
 
 use super::Patience;
 use crate::error::SendError;
 use crate::id::ContextId;
+use crate::link::Link;
 use crate::progress::lock;
-use std::collections::BTreeSet;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 /// Which these are.
 #[derive(Debug, Default)]
 pub struct Calls {
-    peers: Mutex<BTreeSet<ContextId>>,
+    all: Mutex<BTreeMap<ContextId, Arc<Call>>>,
     ended: Condvar,
 }
 
-/// As long as it is there, no other thread calls that context.
-#[derive(Debug)]
-pub struct Call<'a> {
+/// What has come of one of them, for who waits: nothing as long as it is made.
+pub type Call = OnceLock<Called>;
+
+/// The link on which to send, or why there is none.
+pub type Called = Result<Arc<Link>, SendError>;
+
+/// Ends the call of that context, whatever its thread comes to.
+struct End<'a> {
     calls: &'a Calls,
     peer: ContextId,
+    called: Called,
 }
 
 impl Calls {
-    /// Waits until no other thread calls `peer`: the caller's turn.
-    ///
-    /// # Errors
-    /// If that is not within `patience`.
-    pub fn begin(&self, peer: ContextId, patience: Patience) -> Result<Call<'_>, SendError> {
-        let mut peers = lock(&self.peers);
-        while !peers.insert(peer) {
-            peers = match patience {
-                Patience::None => return Err(SendError::WouldBlock),
-                Patience::Until(None) => {
-                    self.ended.wait(peers).unwrap_or_else(PoisonError::into_inner)
-                }
-                Patience::Until(Some(deadline)) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Err(SendError::TimedOut);
-                    }
-                    let waited = self.ended.wait_timeout(peers, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
-        }
-        Ok(Call { calls: self, peer })
+    /// The call of `peer`, and whether it is a new one: then whoever asks is to have it made.
+    pub fn join(&self, peer: ContextId) -> (Arc<Call>, bool) {
+        let mut all = lock(&self.all);
+        let is_new = !all.contains_key(&peer);
+        (all.entry(peer).or_default().clone(), is_new)
+    }
+
+    /// Makes the call of `peer`, by `connect`, and tells all who wait for it what has come of it.
+    pub fn make(&self, peer: ContextId, connect: impl FnOnce() -> Called) -> Called {
+        // What is told if this thread panics.
+        let called = Err(SendError::TimedOut);
+        let mut end = End { calls: self, peer, called };
+        end.called = connect();
+        end.called.clone()
+    }
+
+    /// What comes of `call`, if it ends while there is patience.
+    pub fn wait(&self, call: &Call, patience: Patience) -> Called {
+        let all = lock(&self.all);
+        let is_made = |_: &mut BTreeMap<ContextId, Arc<Call>>| call.get().is_none();
+        let late = match patience {
+            Patience::None => SendError::WouldBlock,
+            Patience::Until(None) => {
+                drop(self.ended.wait_while(all, is_made).unwrap_or_else(PoisonError::into_inner));
+                SendError::TimedOut
+            }
+            Patience::Until(Some(deadline)) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                let waited = self.ended.wait_timeout_while(all, left, is_made);
+                drop(waited.unwrap_or_else(PoisonError::into_inner));
+                SendError::TimedOut
+            }
+        };
+        call.get().cloned().unwrap_or(Err(late))
     }
 }
 
-impl Drop for Call<'_> {
+impl Drop for End<'_> {
     fn drop(&mut self) {
-        lock(&self.calls.peers).remove(&self.peer);
+        let mut all = lock(&self.calls.all);
+        if let Some(call) = all.remove(&self.peer) {
+            // Nobody else ends it.
+            let _ = call.set(self.called.clone());
+        }
+        drop(all);
         self.calls.ended.notify_all();
     }
 }
@@ -60,26 +83,48 @@ impl Drop for Call<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::rails;
     use std::thread;
     use std::time::Duration;
 
-    /// Nothing is left of calls that have ended, and each who waits has a turn.
+    /// Nothing is left of calls that have ended, and each who waits knows what has come of his.
     #[test]
-    fn one_thread_calls_each_context() {
+    fn one_call_is_made_for_all_who_want_it() {
         let (calls, [peer, other]) = (Calls::default(), [1, 2].map(ContextId::new));
-        let call = calls.begin(peer, Patience::Until(None)).unwrap();
-        assert!(calls.begin(other, Patience::None).is_ok());
-        assert_eq!(calls.begin(peer, Patience::None).err(), Some(SendError::WouldBlock));
-        let soon = Patience::Until(Some(Instant::now() + Duration::from_millis(20)));
-        assert_eq!(calls.begin(peer, soon).err(), Some(SendError::TimedOut));
+        let (call, is_new) = calls.join(peer);
+        assert!(is_new && calls.join(other).1 && !calls.join(peer).1);
+        let wait = |patience| calls.wait(&call, patience).map(|link| link.id);
+        assert_eq!(wait(Patience::None), Err(SendError::WouldBlock));
+        let within = |time| Patience::Until(Some(Instant::now() + time));
+        assert_eq!(wait(within(Duration::from_millis(20))), Err(SendError::TimedOut));
         thread::scope(|scope| {
-            let late = Patience::Until(Some(Instant::now() + Duration::from_secs(60)));
-            for patience in [late, Patience::Until(None)] {
-                let calls = &calls;
-                scope.spawn(move || drop(calls.begin(peer, patience).unwrap()));
+            let patient = [within(Duration::from_secs(60)), Patience::Until(None)];
+            let waiting = patient.map(|patience| scope.spawn(move || wait(patience)));
+            let (ends, _rails) = rails::ends().unwrap();
+            let link = Arc::new(Link::new(7, peer, ends));
+            assert!(calls.make(peer, || Ok(link)).is_ok());
+            for waits in waiting {
+                assert_eq!(waits.join().unwrap(), Ok(7));
             }
-            drop(call);
         });
-        assert!(lock(&calls.peers).is_empty());
+        assert_eq!(wait(Patience::None), Ok(7), "it has ended");
+        assert!(calls.join(peer).1, "another one");
+        let gone = SendError::NoContext(peer);
+        assert_eq!(calls.make(peer, || Err(gone.clone())).err(), Some(gone));
+        assert!(calls.make(other, || Err(SendError::NoContext(other))).is_err());
+        assert!(lock(&calls.all).is_empty());
+    }
+
+    /// They would wait for ever.
+    #[test]
+    fn whoever_waits_for_a_thread_that_panics_is_told() {
+        let (calls, peer) = (Calls::default(), ContextId::new(1));
+        let (call, _) = calls.join(peer);
+        let made = thread::scope(|scope| {
+            scope.spawn(|| calls.make(peer, || panic!("planned")).is_ok()).join()
+        });
+        assert!(made.is_err());
+        assert_eq!(calls.wait(&call, Patience::Until(None)).err(), Some(SendError::TimedOut));
+        assert!(lock(&calls.all).is_empty());
     }
 }

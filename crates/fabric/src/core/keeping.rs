@@ -71,11 +71,11 @@ impl Core {
         let straight = self.straight(info);
         // Without any rail, whatever leads there is good enough.
         let beside: &[Way] = if is_alone { &[] } else { &straight };
-        let bridged = self.bridged(info, &taken, beside, None);
+        let bridged = self.bridged(info, &taken, beside);
         let missing = stream.missing(straight.into_iter().chain(bridged).collect());
         let missing = missing.into_iter().take(rails::RAILS_MOST);
         for way in missing.take_while(|_| stream.has_room()) {
-            let called = self.call(peer, stream.number(), &way, None);
+            let called = self.call(peer, stream.number(), &way);
             // Tried again later.
             if let Ok(Some(rail)) = called.and_then(|ends| stream.join(ends)) {
                 stream.joined(rail, way);

@@ -13,7 +13,7 @@ use super::state::SILENCE_MOST;
 use crate::attributes::Attributes;
 use crate::door::ContextKey;
 use crate::id::{ContextId, Place, ResourceId};
-use crate::progress::{at_most, lock};
+use crate::progress::lock;
 use crate::sockets::{call, expect_trusted};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -220,19 +220,7 @@ impl Client {
     /// # Errors
     /// If the server does not answer.
     pub fn resolve(&self, context: ContextId) -> Result<Option<Introduction>, DirectoryError> {
-        self.resolve_until(context, None)
-    }
-
-    /// The same, waiting until `deadline` at the latest.
-    ///
-    /// # Errors
-    /// If the server does not answer.
-    pub fn resolve_until(
-        &self,
-        context: ContextId,
-        deadline: Option<Instant>,
-    ) -> Result<Option<Introduction>, DirectoryError> {
-        self.ask_until(deadline, |number| Request::Resolve { number, context })
+        self.ask(|number| Request::Resolve { number, context })
     }
 
     /// What `look` makes of all resources that include `query`, kept from last time or asked for.
@@ -338,22 +326,13 @@ impl Client {
         &self,
         request: impl FnOnce(u32) -> Request,
     ) -> Result<Option<Introduction>, DirectoryError> {
-        self.ask_until(None, request)
-    }
-
-    fn ask_until(
-        &self,
-        deadline: Option<Instant>,
-        request: impl FnOnce(u32) -> Request,
-    ) -> Result<Option<Introduction>, DirectoryError> {
         let mut state = lock(&self.shared.state);
         let number = state.next_number();
         let request = request(number);
         state.say(&request);
         state.open.insert(number, request);
         drop(state);
-        let answer_by = Instant::now() + at_most(ANSWER_TIME, deadline);
-        let answer = self.shared.wait(answer_by, |state| {
+        let answer = self.shared.wait(Instant::now() + ANSWER_TIME, |state| {
             state.answers.remove(&number).map(|answer| answer.map_err(DirectoryError::Refused))
         });
         if answer.is_err() {

@@ -451,9 +451,9 @@ fn reach(address: SocketAddr, bridges: &[bridge::Known], survey: &Survey) -> io:
     let straight = TcpStream::connect_timeout(&address, DIAL_TIME);
     let over = |error| {
         let (own, peer, whom) = (discover()?, [address], Whom::Directory);
-        let search = Search { own: &own, bridges, peer: &peer, whom, until: None };
+        let search = Search { own: &own, bridges, peer: &peer, whom };
         let ways = survey.ways(&search, &[]);
-        let mut calls = ways.iter().map(|way| survey.call(way, whom, None));
+        let mut calls = ways.iter().map(|way| survey.call(way, whom));
         calls.find_map(Result::ok).ok_or(error)
     };
     straight.or_else(over)

@@ -147,6 +147,8 @@ struct Listener {
     welcome: bool,
     applied: u64,
     heard: Duration,
+    /// The last sign of it on connections beside this one that are no more.
+    heard_beside: Duration,
 }
 
 /// A server that was told everything, as by a bridge that is no more. It may be there, and its programs ask it.
@@ -602,8 +604,8 @@ impl Directory {
         reached_at: SocketAddr,
         outputs: &mut Vec<Output>,
     ) {
-        let (node, heard) = (None, self.now);
-        let listener = Listener { address, node, welcome: false, applied: 0, heard };
+        let (node, heard, heard_beside) = (None, self.now, Duration::ZERO);
+        let listener = Listener { address, node, welcome: false, applied: 0, heard, heard_beside };
         self.listeners.insert(connection, listener);
         self.members.connected(address, self.now);
         let own: BTreeSet<_> = self.programs.values().map(|program| program.context).collect();
@@ -684,14 +686,17 @@ impl Directory {
     }
 
     /// A server is not told anything any more by the connection that `listener` was. Until it is told everything anew,
-    /// or counts as gone, its programs would be answered without what happens here.
+    /// or counts as gone, its programs would be answered without what happens here. As long as there is another connection
+    /// to it, it is waited for on that one.
     fn is_cut_off(&mut self, listener: Listener) {
-        let Listener { node, applied, heard, .. } = listener;
+        let Listener { node, applied, heard, heard_beside, .. } = listener;
+        let (Some(node), heard) = (node, heard.max(heard_beside)) else { return };
+        if let Some(other) = self.listeners.values_mut().find(|other| other.is_of(&node)) {
+            other.heard_beside = other.heard_beside.max(heard);
+            return;
+        }
         let until = heard.saturating_add(SILENCE_MOST);
-        if let Some(node) = node
-            && until > self.now
-            && !self.listeners.values().any(|other| other.is_of(&node))
-        {
+        if until > self.now {
             self.cut_off.insert(node, CutOff { applied, until });
         }
     }

@@ -23,11 +23,14 @@ use nix::sys::socket::sockopt::{KeepAlive, TcpKeepCount, TcpKeepIdle, TcpKeepInt
 use std::io::{self, ErrorKind, Read};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Seconds after which a node that says nothing is asked whether it is there, and times that it is asked, a
 /// second apart.
 const GONE_AFTER: u32 = 5;
+/// How often it is looked whether nodes are there: a part of the time after which one that does not answer is gone.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Whether a frame was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

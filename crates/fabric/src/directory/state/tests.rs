@@ -358,6 +358,29 @@ fn a_server_that_is_cut_off_is_waited_for_until_it_counts_as_gone() {
     assert!(tells.registers(gone, 4).1, "nobody is there");
 }
 
+/// Goal: a server counts as gone so long after its last sign, on whichever of its connections that came. Method: of two
+/// the one ends on which it came, and then the other, on which nothing has come since before.
+#[test]
+fn the_last_sign_of_a_server_counts_on_whichever_connection_it_came() {
+    let (mut tells, [first, second]) = (Tells::new(), [1, 2].map(ConnectionId));
+    let seconds = Duration::from_secs;
+    for connection in [first, second] {
+        tells.dials(Duration::ZERO, connection);
+        assert_eq!(tells.is_welcome(Duration::ZERO, connection), []);
+        tells.applies(Duration::ZERO, connection);
+    }
+    tells.says(seconds(2), Input::Heard(first, Heard::Alive));
+    tells.says(seconds(2), Input::Closed(first));
+    let silent = SILENCE_MOST + ALIVE_EVERY;
+    assert!(tells.says(silent, Input::Tick).contains(&Output::Close(second)));
+    assert_eq!(tells.registers(silent, 1), (vec![], false));
+    let gone = seconds(2) + SILENCE_MOST;
+    let before = tells.says(gone - Duration::from_nanos(1), Input::Tick);
+    assert!(!before.contains(&done(1)), "{before:?}");
+    let after = tells.says(gone, Input::Tick);
+    assert!(after.contains(&done(1)), "{after:?}");
+}
+
 /// Goal: whoever listens learns of all that its neighbour hears, whenever that was, a few at a
 /// time. Method: one was welcomed before ten others came, which neither call it nor are known to it.
 #[test]
