@@ -24,7 +24,8 @@
  *
  * Ranks: each may set attributes of its communicators in an order of its own. But where several have the same members and are
  * intercommunicators or made of these, or were made by MPI_Comm_create_group, MPI_Comm_idup, from a group alone, or in Fortran
- * with Open MPI, all ranks have to set their attributes in the same order: else one is taken for the other.
+ * with Open MPI, or by whatever in a program that calls MPI_Init there, all ranks have to set their attributes in the same order:
+ * else one is taken for the other.
  */
 #ifndef KEEPTIME_MPI_H
 #define KEEPTIME_MPI_H

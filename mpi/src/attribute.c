@@ -35,10 +35,10 @@ static pthread_once_t keyval_once = PTHREAD_ONCE_INIT;
 /* Setting, getting and deleting one after the other: a value is taken over from the one before it. */
 static pthread_mutex_t using = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local bool copies_for_us;
-/* What a thread is copying, and the number that the copy will have. */
+/* What a thread is copying, and what the copy will be known by. */
 struct copying {
 	MPI_Comm comm;
-	uint64_t number;
+	struct identity identity;
 };
 static _Thread_local struct copying copying;
 
@@ -134,14 +134,18 @@ static void begin(void)
 	 * world that did that. */
 	if (PMPI_Comm_get_parent(&parent) != MPI_SUCCESS || parent != MPI_COMM_NULL)
 		return;
-	/* Whether an agent is there or not: ranks on other nodes count, too. */
-	identities_begin();
 	if (PMPI_Comm_rank(MPI_COMM_WORLD, &rank) == MPI_SUCCESS &&
 	    PMPI_Comm_size(MPI_COMM_WORLD, &size) == MPI_SUCCESS)
 		keeper_start(rank, size);
 }
 
 /* --- what MPI tells ------------------------------------------------------------------------------- */
+
+/* What the copy of `comm` that this thread makes will be known by; nothing where it has no number. */
+static struct identity *identity_of_copy(MPI_Comm comm)
+{
+	return copying.comm == comm && copying.identity.number ? &copying.identity : NULL;
+}
 
 static int copied(MPI_Comm comm, int key, void *extra, void *value, void *copy, int *flag)
 {
@@ -164,7 +168,7 @@ static int copied(MPI_Comm comm, int key, void *extra, void *value, void *copy, 
 	if (original->visible.options & KEEPTIME_INHERIT_SHARED)
 		attribute->ask = ask_hold(&original->ask);
 	else
-		attribute->ask = ask_again(&original->ask, copying.comm == comm ? copying.number : 0);
+		attribute->ask = ask_again(&original->ask, identity_of_copy(comm));
 	*(struct attribute **)copy = attribute;
 	*flag = 1;
 	return MPI_SUCCESS;
@@ -181,7 +185,8 @@ static void make_keyval(void)
 {
 	if (PMPI_Comm_create_keyval(copied, deleted, &keyval, NULL) != MPI_SUCCESS)
 		keyval = MPI_KEYVAL_INVALID;
-	/* MPI_Init of a program in Fortran does not come by here with every MPI, but it has been. */
+	/* MPI_Init of a program in Fortran does not come by here with every MPI, but it has been. Each rank comes by here when it
+	 * likes, and has made communicators before that others make after it: numbering does not begin now. */
 	begin();
 }
 
@@ -291,7 +296,7 @@ static struct copying begin_copy(MPI_Comm comm)
 	struct copying outer = copying;
 
 	copying.comm = comm;
-	copying.number = identity_next(comm);
+	copying.identity = identity_next(comm);
 	return outer;
 }
 
@@ -299,23 +304,19 @@ static struct copying begin_copy(MPI_Comm comm)
 static int copied_to(struct copying outer, int code, const MPI_Comm *copy)
 {
 	struct attribute *attribute = NULL;
-	uint64_t number = copying.number;
-	struct identity *identity;
+	struct identity identity = copying.identity;
 	struct ask *own = NULL;
 	int flag = 0;
 
 	copying = outer;
 	if (code == MPI_SUCCESS)
-		identity_give(*copy, number);
+		identity_give(*copy, &identity);
 	if (code != MPI_SUCCESS || keyval == MPI_KEYVAL_INVALID)
 		return code;
 	pthread_mutex_lock(&using);
 	PMPI_Comm_get_attr(*copy, keyval, &attribute, &flag);
 	if (flag && !(attribute->visible.options & KEEPTIME_INHERIT_SHARED))
 		own = ask_watch(&attribute->ask);
-	identity = own ? identity_of(*copy) : NULL;
-	if (identity)
-		identity->asks = 1;
 	pthread_mutex_unlock(&using);
 	if (own)
 		ask_wait(own);
@@ -374,22 +375,24 @@ int MPI_Attr_delete(MPI_Comm comm, int key)
 
 /* --- what begins and ends ------------------------------------------------------------------------- */
 
+static int initialised(int code)
+{
+	if (code == MPI_SUCCESS) {
+		/* Whether an agent is there or not: ranks on other nodes count, too. */
+		identities_begin();
+		begin();
+	}
+	return code;
+}
+
 int MPI_Init(int *argc, char ***argv)
 {
-	int code = PMPI_Init(argc, argv);
-
-	if (code == MPI_SUCCESS)
-		begin();
-	return code;
+	return initialised(PMPI_Init(argc, argv));
 }
 
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 {
-	int code = PMPI_Init_thread(argc, argv, required, provided);
-
-	if (code == MPI_SUCCESS)
-		begin();
-	return code;
+	return initialised(PMPI_Init_thread(argc, argv, required, provided));
 }
 
 int MPI_Finalize(void)

@@ -32,8 +32,8 @@ void identities_begin(void)
 	if (key != MPI_KEYVAL_INVALID ||
 	    PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, forget, &key, NULL) != MPI_SUCCESS)
 		return;
-	identity_give(MPI_COMM_WORLD, mixed(WORLD));
-	identity_give(MPI_COMM_SELF, mixed(SELF));
+	identity_give(MPI_COMM_WORLD, &(struct identity){ .number = mixed(WORLD) });
+	identity_give(MPI_COMM_SELF, &(struct identity){ .number = mixed(SELF) });
 }
 
 struct identity *identity_of(MPI_Comm comm)
@@ -47,29 +47,30 @@ struct identity *identity_of(MPI_Comm comm)
 	return flag ? identity : NULL;
 }
 
-uint64_t identity_next(MPI_Comm comm)
+struct identity identity_next(MPI_Comm comm)
 {
-	struct identity *parent = identity_of(comm);
-	uint64_t number;
+	struct identity *parent = identity_of(comm), next = {0};
 
 	if (!parent)
-		return 0;
-	number = mixed(parent->number + mixed(++parent->children));
-	return number ? number : 1;
+		return next;
+	next.number = mixed(parent->number + mixed(++parent->children));
+	if (!next.number)
+		next.number = 1;
+	return next;
 }
 
-void identity_give(MPI_Comm made, uint64_t number)
+void identity_give(MPI_Comm made, const struct identity *identity)
 {
-	struct identity *identity;
+	struct identity *own;
 
-	if (!number || made == MPI_COMM_NULL)
+	if (!identity->number || made == MPI_COMM_NULL)
 		return;
-	identity = calloc(1, sizeof *identity);
-	if (!identity)
+	own = malloc(sizeof *own);
+	if (!own)
 		return;
-	identity->number = number;
-	if (PMPI_Comm_set_attr(made, key, identity) != MPI_SUCCESS)
-		free(identity);
+	*own = *identity;
+	if (PMPI_Comm_set_attr(made, key, own) != MPI_SUCCESS)
+		free(own);
 }
 
 uint32_t identity_next_index(struct identity *identity)
@@ -82,19 +83,19 @@ uint32_t identity_next_index(struct identity *identity)
 /* All ranks of `comm` take part in each of these, also those that are not in what is made. What copies its attributes as well
  * is among those (attribute.c). */
 
-static int made_by(int code, uint64_t number, const MPI_Comm *made)
+static int made_by(int code, struct identity identity, const MPI_Comm *made)
 {
 	if (code == MPI_SUCCESS)
-		identity_give(*made, number);
+		identity_give(*made, &identity);
 	return code;
 }
 
-#define MAKES(name, parameters, arguments)                           \
-	int MPI_##name parameters                                    \
-	{                                                            \
-		uint64_t number = identity_next(comm);               \
-                                                                     \
-		return made_by(PMPI_##name arguments, number, made); \
+#define MAKES(name, parameters, arguments)                             \
+	int MPI_##name parameters                                      \
+	{                                                              \
+		struct identity identity = identity_next(comm);        \
+                                                                       \
+		return made_by(PMPI_##name arguments, identity, made); \
 	}
 
 #define COMM MPI_Comm comm

@@ -203,9 +203,8 @@ struct ask *ask_new(struct members *members, struct identity *identity, const ke
 	return ask;
 }
 
-struct ask *ask_again(struct ask *const *place, uint64_t number)
+struct ask *ask_again(struct ask *const *place, struct identity *identity)
 {
-	struct identity identity = { .number = number };
 	struct members members;
 	keeptime_qos terms;
 	struct ask *again;
@@ -217,7 +216,7 @@ struct ask *ask_again(struct ask *const *place, uint64_t number)
 	}
 	terms = (*place)->terms;
 	pthread_mutex_unlock(&lock);
-	again = ask_new(&members, number ? &identity : NULL, &terms);
+	again = ask_new(&members, identity, &terms);
 	if (!again)
 		members_free(&members);
 	return again;
@@ -746,14 +745,18 @@ static void report(void)
 	free(sent);
 }
 
-static void report_progress(const struct progress *progress)
+/* Whether it was heard. */
+static bool report_progress(const struct progress *progress)
 {
 	struct text line = {0};
+	bool is_whole;
 
 	write_progress(&line, progress);
-	if (!line.failed)
+	is_whole = !line.failed;
+	if (is_whole)
 		converse(&line, NULL, 0);
 	text_free(&line);
+	return is_whole && is_connected;
 }
 
 /* --- the thread ----------------------------------------------------------------------------------- */
@@ -773,6 +776,8 @@ static int64_t work(void)
 	if (!is_connected && (must_dial || time >= dial_at)) {
 		connect_agent();
 		dial_at = now() + REPORT_EVERY;
+		/* An agent knows of a rank what it was told on its connection. */
+		told = (struct progress){0};
 	}
 	if (is_connected && (is_dirty || (asks && time >= report_at))) {
 		report();
@@ -785,9 +790,9 @@ static int64_t work(void)
 	if (is_connected && time >= progress_at) {
 		struct progress progress = progress_now();
 
-		if (progress.operations != told.operations || progress.told != told.told)
-			report_progress(&progress);
-		told = progress;
+		if ((progress.operations != told.operations || progress.told != told.told) &&
+		    report_progress(&progress))
+			told = progress;
 		progress_at = now() + REPORT_EVERY;
 	}
 	if (time >= pace_at) {

@@ -23,9 +23,8 @@ bool keeper_is_running(void);
 /* A new ask, held once; takes `members`. Its communicator may have no `identity`. Nothing if memory is lacking; then
  * `members` stays. */
 struct ask *ask_new(struct members *members, struct identity *identity, const keeptime_qos *terms);
-/* A new ask for the same members and terms as what is in `place`, if anything is, as the first of the communicator with this
- * number; 0 if that has none. */
-struct ask *ask_again(struct ask *const *place, uint64_t number);
+/* The same, for the members and by the terms of what is in `place`, if anything is. */
+struct ask *ask_again(struct ask *const *place, struct identity *identity);
 /* Asks for something else instead. */
 void ask_change(struct ask *ask, const keeptime_qos *terms);
 /* What is in `place`, if anything is: one more holds it. */

@@ -41,7 +41,7 @@ preloaded() { # AGENT RANKS PROGRAM ARGUMENTS...
 }
 
 # An agent at $work/agent that writes $work/record.
-start_recorder() { # [MILLISECONDS | drop | slow | never | many]
+start_recorder() { # [MILLISECONDS | drop | slow | never | many | hasty]
     rm -f "$work/agent" "$work/record" "$work/ready"
     touch "$work/record"
     # Given the end of a pipe that is open as long as it shall run.
@@ -126,6 +126,7 @@ test_with_agent() {
     test_that "a child has no connection" preloaded "$work/agent" 1 forked
     test_that "begun by another name" preloaded "$work/agent" 2 foreign
     test_that "in whatever order attributes are set" all_count_alike_in_any_order
+    test_that "whenever ranks begin to ask" all_count_alike_that_begin_late
     test_that "two threads set one attribute again and again" one_communicator_asks_once
     stop_recorder
     start_recorder slow || return
@@ -179,6 +180,13 @@ all_count_alike_in_any_order() {
         numbers_of "$mark"
     done | sort -u >"$work/numbers"
     [ "$(wc -l <"$work/numbers")" = 8 ]
+}
+
+# Of a program that began without coming by the library.
+all_count_alike_that_begin_late() {
+    : >"$work/record"
+    preloaded "$work/agent" 2 late || return
+    all_count_alike 3101 && all_count_alike 3102
 }
 
 calls_are_far_between() {
@@ -300,6 +308,11 @@ test_progress() {
     test_that "six operations are an iteration" recorded '"period":6,"told":0'
     test_that "a busy program that tells" preloaded "$work/agent" 2 busy tells
     test_that "it told" grep -q '"told":[1-9]' "$work/record"
+    stop_recorder
+    # Who was not heard says it again, though nothing has changed since.
+    start_recorder hasty || return
+    test_that "a program that tells once, the agent hangs up" preloaded "$work/agent" 1 quiet
+    test_that "it told again" [ "$(grep -c '"told":7' "$work/record")" = 2 ]
     stop_recorder
 }
 

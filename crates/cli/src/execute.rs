@@ -5,7 +5,7 @@ use crate::cluster::Cluster;
 use crate::hold::Hold;
 use crate::interrupt;
 use anyhow::Result;
-use keeptime_launch::mpi::Mpi;
+use keeptime_launch::mpi::{Flavour, Mpi};
 use keeptime_launch::process::{Progress, RunError, run_within};
 use keeptime_launch::told_time::told_time;
 use keeptime_model::application::{Application, Parameters};
@@ -13,6 +13,8 @@ use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, NodeChoice, Resources};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Nanos};
+use nix::sys::signal::Signal;
+use std::iter;
 use thiserror::Error;
 
 /// One run.
@@ -148,8 +150,8 @@ pub fn execute_within(
     };
     // What came before the program is not for it: it could not be ready for that.
     while interrupt::to_pass_on().is_some() {}
-    let signals = &interrupt::to_pass_on;
-    let outcome = run_within(&line, limit, signals, &ended, &mut watch).map_err(failed)?;
+    let signals = || signal_for(mpi.flavour);
+    let outcome = run_within(&line, limit, &signals, &ended, &mut watch).map_err(failed)?;
     let lines = outcome.stdout.iter().map(String::as_str);
     let time = told_time(application.time(), lines, outcome.wall).ok_or_else(|| {
         let expected = match application.time() {
@@ -159,4 +161,17 @@ pub fn execute_within(
         ExecuteError::NoTime { application: application.name().clone(), expected }
     })?;
     Ok(Ran { time, wall: outcome.wall, stdout: outcome.stdout })
+}
+
+/// A user's signal that has come for the program, if its launcher knows what to do with it.
+fn signal_for(flavour: Flavour) -> Option<Signal> {
+    iter::from_fn(interrupt::to_pass_on).find(|signal| {
+        let is_passed_on = flavour.passes_on(*signal);
+        if !is_passed_on {
+            tracing::warn!(
+                "{signal} is dropped: it would end the launcher of {flavour}, which passes on SIGUSR1"
+            );
+        }
+        is_passed_on
+    })
 }

@@ -28,29 +28,32 @@ pub fn listen() -> nix::Result<()> {
 /// # Errors
 /// As [`listen`].
 pub fn listen_at_terminal() -> nix::Result<()> {
-    listen_for(at_terminal())
+    listen_for(listened([Signal::SIGHUP], &own_status()))
 }
 
-/// The same for what holds a reservation and runs a program in it: users' signals are the program's ([`to_pass_on`]), and
-/// Ctrl-Z stops nothing. What the program runs in would be given back, as that of a holder that is silent.
+/// The same for what runs a program: users' signals are the program's ([`to_pass_on`]). If it also `holds` what that runs in,
+/// Ctrl-Z stops nothing: what it holds would be given back, as that of a holder that is silent.
 ///
 /// # Errors
 /// As [`listen`].
-pub fn listen_for_a_program() -> nix::Result<()> {
-    let mut signals = at_terminal();
-    signals.extend(OF_USERS);
-    signals.add(Signal::SIGTSTP);
-    listen_for(signals)
+pub fn listen_for_a_program(holds: bool) -> nix::Result<()> {
+    listen_for(for_a_program(holds, &own_status()))
 }
 
-fn at_terminal() -> SigSet {
-    let mut signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
-    // Whoever waits for a signal gets it though it is ignored.
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    if !is_ignored(Signal::SIGHUP, &status) {
-        signals.add(Signal::SIGHUP);
-    }
-    signals
+fn for_a_program(holds: bool, status: &str) -> SigSet {
+    let of_holders = holds.then_some(Signal::SIGTSTP);
+    listened([Signal::SIGHUP].into_iter().chain(OF_USERS).chain(of_holders), status)
+}
+
+/// What always asks for the end, and those of `others` that this process does not ignore: whoever waits for a signal gets it
+/// all the same.
+fn listened(others: impl IntoIterator<Item = Signal>, status: &str) -> SigSet {
+    let heard = others.into_iter().filter(|signal| !is_ignored(*signal, status));
+    [Signal::SIGINT, Signal::SIGTERM].into_iter().chain(heard).collect()
+}
+
+fn own_status() -> String {
+    fs::read_to_string("/proc/self/status").unwrap_or_default()
 }
 
 fn listen_for(signals: SigSet) -> nix::Result<()> {
@@ -115,6 +118,21 @@ mod tests {
         }
         let told = [(); 3].map(|()| to_pass_on());
         assert_eq!(told, [Some(Signal::SIGUSR1), Some(Signal::SIGUSR2), None]);
+    }
+
+    // Goal: what this process was started to ignore is nobody's, and what holds nothing may be stopped.
+    #[test]
+    fn what_is_ignored_is_passed_on_to_nobody() {
+        let heard = |holds: bool, status: &str| {
+            let heard = for_a_program(holds, status);
+            let asked = [Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGTSTP];
+            asked.map(|signal| heard.contains(signal))
+        };
+        assert_eq!(heard(true, ""), [true; 4]);
+        assert_eq!(heard(false, ""), [true, true, true, false]);
+        // SIGUSR1 is 10.
+        assert_eq!(heard(true, "SigIgn:\t0000000000000200\n"), [true, false, true, true]);
+        assert!(for_a_program(false, "SigIgn:\tffffffffffffffff\n").contains(Signal::SIGTERM));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A command of a job on this node: the agent counts this process to the job, so that whatever it starts has what
 //! is reserved, and ends all of that when this process has ended.
 //!
-//! SIGUSR1 and SIGUSR2 are the command's. Whoever sends them to all processes, as batch systems do, has reached it; those of
-//! a run, whose launcher is the command, are passed on to it.
+//! SIGUSR1 and SIGUSR2 are the command's. Whoever sends them to all processes, as batch systems do, has reached it; what a
+//! run sends, whose launcher is the command, is passed on to it.
 
 use crate::arguments::AgentExecArguments;
 use anyhow::{Context, Result, ensure};
@@ -16,6 +16,7 @@ use keeptime_model::Invalid;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::getppid;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
@@ -197,7 +198,11 @@ enum Next {
 
 fn next(process: &Process, agent: Option<&Client>, signals: Option<&SignalFd>) -> Result<Next> {
     if let Some(signal) = signals.and_then(|signals| signals.read_signal().ok().flatten()) {
-        return Ok(Next::Signalled(Signal::try_from(i32::try_from(signal.ssi_signo)?)?));
+        let is_of_parent = i32::try_from(signal.ssi_pid) == Ok(getppid().as_raw());
+        return Ok(match is_of_parent {
+            true => Next::Signalled(Signal::try_from(i32::try_from(signal.ssi_signo)?)?),
+            false => Next::Nothing,
+        });
     }
     let (out, err) = (io::stdout(), io::stderr());
     // Of a file that is closed at its other end the kernel tells without being asked.

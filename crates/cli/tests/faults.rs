@@ -19,6 +19,7 @@ use keeptime_model::units::{BitsPerSecond, CpuPpm};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -191,25 +192,42 @@ fn an_interrupted_run_gives_back_at_once() {
     }
 }
 
-// Goal: a user's signal is for the program, and ends no run that holds something for it. Method: ranks that end well by it.
+// Goal: a user's signal is for the program, and ends no run that holds something for it. Method: ranks that end well by one;
+// and one by which the launcher of MPICH would end.
 #[test]
 fn what_a_user_signals_to_a_run_is_for_its_ranks() {
     let Some(world) = World::new("usr", 15) else { return };
-    let ready = world.directory.path().join("ready").display().to_string();
-    let script = format!(
-        "trap 'echo heard; echo time 0.5; exit 0' USR1; touch {ready}-$KEEPTIME_NODE; \
-         while :; do sleep 0.1; done"
-    );
-    let program = world.program(&script, "60 s", &CURVE);
-    let mut command = world.ask("run", &program, &["--within", "2s"]);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let run = command.spawn().unwrap();
-    let is_ready = |node: &str| Path::new(&format!("{ready}-{node}")).exists();
-    wait("both ranks", PATIENCE, || is_ready("n1") && is_ready("n2"));
-    signal(run.id(), Signal::SIGUSR1);
-    let output = run.wait_with_output().unwrap();
-    assert_code(&output, 0);
-    assert_eq!(said(&output).matches("| heard").count(), 2, "{}", said(&output));
+    let at = |name: &str| world.directory.path().join(name);
+    for (flavour, mpi) in [(Flavour::OpenMpi, "open-mpi"), (Flavour::Mpich, "mpich")] {
+        if let Err(error) = Mpi::find(flavour) {
+            skip(&[mpi.to_owned()], &error.to_string());
+            continue;
+        }
+        let ready = at(mpi).display().to_string();
+        let script = format!(
+            "trap 'echo heard $KEEPTIME_NODE; echo time 0.5; exit 0' USR1; \
+             touch {ready}-$KEEPTIME_NODE; while :; do sleep 0.1; done"
+        );
+        let program = world.program(&script, "60 s", &CURVE);
+        program.set_profile(&world.profile_by(flavour, &program, &CURVE));
+        let mut command = world.ask("run", &program, &["--within", "2s", "--mpi", mpi]);
+        let file = File::create(at("said")).unwrap();
+        command.stdin(Stdio::null()).stderr(file.try_clone().unwrap()).stdout(file);
+        let mut run = command.spawn().unwrap();
+        let told = || std::fs::read_to_string(at("said")).unwrap();
+        let is_ready = |node: &str| Path::new(&format!("{ready}-{node}")).exists();
+        wait("both ranks", PATIENCE, || is_ready("n1") && is_ready("n2"));
+        if flavour == Flavour::Mpich {
+            signal(run.id(), Signal::SIGUSR2);
+            wait("it to be dropped", PATIENCE, || told().contains("SIGUSR2 is dropped"));
+        }
+        signal(run.id(), Signal::SIGUSR1);
+        assert_eq!(run.wait().unwrap().code(), Some(0), "{}", told());
+        // MPICH signals each rank twice, and what it has started.
+        for node in ["n1", "n2"] {
+            assert!(told().contains(&format!("| heard {node}")), "{}", told());
+        }
+    }
 }
 
 #[test]

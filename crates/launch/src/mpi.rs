@@ -1,6 +1,7 @@
 //! The MPI implementations: how each is found and how each starts ranks across nodes.
 
 use keeptime_model::Invalid;
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use std::env;
 use std::ffi::OsStr;
@@ -100,6 +101,15 @@ impl Flavour {
         match self {
             Self::OpenMpi => &["mpirun", "mpirun.openmpi"],
             Self::Mpich => &["mpiexec.hydra"],
+        }
+    }
+
+    /// Whether its launcher passes a user's signal on to all ranks. That of MPICH does so with SIGUSR1 alone: the other one
+    /// ends it.
+    pub fn passes_on(self, signal: Signal) -> bool {
+        match self {
+            Self::OpenMpi => true,
+            Self::Mpich => signal == Signal::SIGUSR1,
         }
     }
 
@@ -528,6 +538,14 @@ mod tests {
         assert!(error.to_string().contains("openmpi-bin"), "{error}");
         let error = Mpi::at(Flavour::OpenMpi, Path::new("/bin/true")).unwrap_err();
         assert!(matches!(error, MpiError::Unknown { .. }));
+    }
+
+    // What hydra catches of a user's is SIGUSR1: by the other it ends.
+    #[test]
+    fn signals_that_end_a_launcher_are_not_passed_on() {
+        let both = [Signal::SIGUSR1, Signal::SIGUSR2];
+        assert_eq!(both.map(|signal| Flavour::OpenMpi.passes_on(signal)), [true, true]);
+        assert_eq!(both.map(|signal| Flavour::Mpich.passes_on(signal)), [true, false]);
     }
 
     proptest! {
