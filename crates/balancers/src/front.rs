@@ -2,15 +2,23 @@
 //! to one that forgot.
 
 use crate::balancer::{Balancer, BalancerError};
-use crate::traffic::{Change, Observed, Traffic, diff};
+use crate::traffic::{Change, Difference, Observed, Traffic, diff};
+use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use std::collections::BTreeMap;
 
 /// A site's balancers and what is wanted of them.
 #[derive(Debug)]
 pub struct Front {
-    balancers: Vec<Box<dyn Balancer>>,
+    balancers: Vec<Asked>,
     wanted: BTreeMap<Name, Traffic>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    balancer: Box<dyn Balancer>,
+    /// Nodes that it had no server for when it answered last.
+    lacking: Vec<Name>,
 }
 
 /// One balancer, as it was found and left.
@@ -20,6 +28,8 @@ pub struct Sight {
     pub balancer: String,
     /// What it had to be told. After a restart that is all that it was told before.
     pub told: Vec<Change>,
+    /// Nodes that it had no server for when it answered last, of those of which something is wanted.
+    pub lacking: Vec<Name>,
     /// How it is after that.
     pub observed: Result<Observed, BalancerError>,
 }
@@ -29,7 +39,7 @@ impl Sight {
     pub fn failure(&self) -> Option<String> {
         match &self.observed {
             Ok(_) | Err(BalancerError::Ended { .. }) => None,
-            Err(error) => Some(error.to_string()),
+            Err(error) => Some(chain(error)),
         }
     }
 }
@@ -37,7 +47,8 @@ impl Sight {
 impl Front {
     /// These balancers; nothing is wanted of them yet.
     pub fn new(balancers: Vec<Box<dyn Balancer>>) -> Self {
-        Self { balancers, wanted: BTreeMap::new() }
+        let asked = |balancer| Asked { balancer, lacking: Vec::new() };
+        Self { balancers: balancers.into_iter().map(asked).collect(), wanted: BTreeMap::new() }
     }
 
     /// What `server` is to get from the next [`Self::reconcile`] on.
@@ -53,57 +64,58 @@ impl Front {
     /// Asks every balancer and tells it what differs. One that fails leaves the others alone.
     /// Blocks for as long as the slowest of them takes.
     pub fn reconcile(&mut self) -> Vec<Sight> {
-        let wanted = &self.wanted;
-        self.balancers.iter_mut().map(|balancer| sight(balancer.as_mut(), wanted)).collect()
+        self.balancers.iter_mut().map(|asked| asked.sight(&self.wanted)).collect()
     }
 
     /// Has every balancer end what it has in flight on `server`, which is to be off; what came of it, in the order of
     /// [`Self::reconcile`]'s sights. Blocks as that does.
     pub fn end(&mut self, server: &Name) -> Vec<Result<(), BalancerError>> {
-        self.balancers.iter_mut().map(|balancer| balancer.end(server)).collect()
+        self.balancers.iter_mut().map(|asked| asked.balancer.end(server)).collect()
     }
 }
 
-fn sight(balancer: &mut dyn Balancer, wanted: &BTreeMap<Name, Traffic>) -> Sight {
-    let name = balancer.name().to_string();
-    let mut told = Vec::new();
-    let observed = settle(balancer, wanted, &mut told);
-    Sight { balancer: name, told, observed }
-}
+impl Asked {
+    fn sight(&mut self, wanted: &BTreeMap<Name, Traffic>) -> Sight {
+        let mut told = Vec::new();
+        let observed = self.settle(wanted, &mut told);
+        let (balancer, lacking) = (self.balancer.name().into(), self.lacking.clone());
+        Sight { balancer, told, lacking, observed }
+    }
 
-fn settle(
-    balancer: &mut dyn Balancer,
-    wanted: &BTreeMap<Name, Traffic>,
-    told: &mut Vec<Change>,
-) -> Result<Observed, BalancerError> {
-    let observed = balancer.observe()?;
-    let changes = diff(wanted, &observed);
-    if changes.is_empty() {
-        return Ok(observed);
-    }
-    let is_there = |change: &Change| observed.servers.contains_key(&change.server);
-    let (known, unknown): (Vec<_>, Vec<_>) = changes.into_iter().partition(is_there);
-    // One that lacks a node since its configuration was changed needs to be told of the others all the more.
-    if !known.is_empty() {
-        balancer.tell(&known)?;
-        *told = known;
-    }
-    if let Some(change) = unknown.first() {
-        let there = observed.servers.keys().map(Name::as_str).collect::<Vec<_>>().join(", ");
-        return Err(BalancerError::UnknownServer {
-            balancer: balancer.name().into(),
-            server: change.server.to_string(),
-            there,
-        });
-    }
-    let observed = balancer.observe()?;
-    match diff(wanted, &observed).first() {
-        None => Ok(observed),
-        Some(change) => Err(BalancerError::Unexpected {
-            balancer: balancer.name().into(),
-            command: format!("{} {}", change.server, change.traffic),
-            problem: "it took the change and did not make it".into(),
-        }),
+    fn settle(
+        &mut self,
+        wanted: &BTreeMap<Name, Traffic>,
+        told: &mut Vec<Change>,
+    ) -> Result<Observed, BalancerError> {
+        let observed = self.balancer.observe()?;
+        let Difference { changes, lacking } = diff(wanted, &observed);
+        self.lacking = lacking;
+        // One that lacks a node since its configuration was changed needs to be told of the others all the more.
+        if !changes.is_empty() {
+            self.balancer.tell(&changes)?;
+            *told = changes;
+        }
+        let is_on = |node: &&Name| matches!(wanted.get(*node), Some(Traffic::On(_)));
+        if let Some(node) = self.lacking.iter().find(is_on) {
+            let there = observed.servers.keys().map(Name::as_str).collect::<Vec<_>>().join(", ");
+            return Err(BalancerError::UnknownServer {
+                balancer: self.balancer.name().into(),
+                server: node.to_string(),
+                there,
+            });
+        }
+        if told.is_empty() {
+            return Ok(observed);
+        }
+        let observed = self.balancer.observe()?;
+        match diff(wanted, &observed).changes.first() {
+            None => Ok(observed),
+            Some(change) => Err(BalancerError::Unexpected {
+                balancer: self.balancer.name().into(),
+                command: format!("{} {}", change.server, change.traffic),
+                problem: "it took the change and did not make it".into(),
+            }),
+        }
     }
 }
 
@@ -111,10 +123,15 @@ fn settle(
 mod tests {
     use super::*;
     use crate::traffic::{Seen, Weight};
+    use std::io::ErrorKind;
 
     /// Does what it is told of the servers that it has.
     #[derive(Debug)]
-    struct Obedient(BTreeMap<Name, Traffic>);
+    struct Obedient {
+        servers: BTreeMap<Name, Traffic>,
+        /// Then it hangs.
+        answers: u32,
+    }
 
     impl Balancer for Obedient {
         fn name(&self) -> &str {
@@ -122,43 +139,57 @@ mod tests {
         }
 
         fn observe(&mut self) -> Result<Observed, BalancerError> {
+            self.answers = self.answers.checked_sub(1).ok_or_else(|| {
+                let (balancer, source) = (self.name().into(), ErrorKind::TimedOut.into());
+                BalancerError::Unreachable { balancer, source }
+            })?;
             let seen = |(name, traffic): (&Name, &Traffic)| {
                 (name.clone(), Seen { traffic: *traffic, in_flight: 0, served: None })
             };
-            let servers = self.0.iter().map(seen).collect();
+            let servers = self.servers.iter().map(seen).collect();
             Ok(Observed { servers, ..Observed::default() })
         }
 
         fn tell(&mut self, changes: &[Change]) -> Result<(), BalancerError> {
             for Change { server, traffic } in changes {
-                assert!(self.0.insert(server.clone(), *traffic).is_some(), "it has no {server}");
+                let before = self.servers.insert(server.clone(), *traffic);
+                assert!(before.is_some(), "it has no {server}");
             }
             Ok(())
         }
     }
 
     // Goal: a balancer that was started again with one node less in its configuration, where all are off, serves by the
-    // others, and is as it should be unless one that it lacks is to serve. Method: one that lacks the first and the last.
+    // others, and is as it should be unless one that it lacks is to serve; what it lacks is known whatever becomes of a look.
+    // Method: one that lacks the first and the last, and hangs in the end.
     #[test]
     fn a_node_that_is_missing_keeps_no_other_from_being_told() {
         let name = |text: &str| text.parse::<Name>().unwrap();
-        let there = ["n2", "n3"].map(|node| (name(node), Traffic::Off)).into();
-        let mut front = Front::new(vec![Box::new(Obedient(there))]);
+        let servers = ["n2", "n3"].map(|node| (name(node), Traffic::Off)).into();
+        let mut front = Front::new(vec![Box::new(Obedient { servers, answers: 4 })]);
         let on = Traffic::On(Weight::FULL);
         for (node, traffic) in [("n1", Traffic::Off), ("n2", on), ("n3", Traffic::Off), ("n4", on)]
         {
             front.want(&name(node), traffic);
         }
+        let lacking = ["n1", "n4"].map(name);
         let sight = front.reconcile().remove(0);
         assert_eq!(sight.told, [Change { server: name("n2"), traffic: on }]);
+        assert_eq!(sight.lacking, lacking, "n1 too, which is off");
         let error = sight.observed.unwrap_err().to_string();
         assert!(error.contains("\"n4\"") && error.contains("n2, n3"), "{error}");
         let sight = front.reconcile().remove(0);
         assert!(sight.told.is_empty(), "it serves by n2");
         assert!(matches!(sight.observed, Err(BalancerError::UnknownServer { .. })));
         assert!(sight.failure().is_some());
-        front.want(&name("n4"), Traffic::Off);
+        for nothing_new in [Traffic::Drain, Traffic::Off] {
+            front.want(&name("n4"), nothing_new);
+            let sight = front.reconcile().remove(0);
+            assert!(sight.failure().is_none() && sight.told.is_empty(), "{sight:?}");
+        }
         let sight = front.reconcile().remove(0);
-        assert!(sight.failure().is_none() && sight.told.is_empty(), "{sight:?}");
+        assert_eq!(sight.lacking, lacking, "as it said last");
+        let why = sight.failure().unwrap();
+        assert!(why.starts_with("obedient cannot be reached: "), "its cause is told, too: {why}");
     }
 }

@@ -5,7 +5,7 @@
 //! * [`balancer`]: the trait that all balancers have in common, and what can go wrong;
 //! * [`haproxy`], [`nginx`], [`apache`]: real, unmodified ones;
 //! * [`front`]: all balancers of a site: told what is wanted, and told again when one forgets;
-//! * [`transfer`]: a node that leaves one site and joins another, without a lost request.
+//! * [`transfer`]: a node that leaves a site for another, without a lost request.
 //!
 //! Every pool node stands in the configuration of every balancer that may use it (for nginx: in the
 //! file that is written here). The three differ in what they can tell:

@@ -22,6 +22,7 @@ use std::io::{Error, ErrorKind};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -31,9 +32,13 @@ const ENDING: &str = "shutting down";
 /// A reload lasts no longer: the configuration is read twice for it, of thousands of lines, with names that are looked up.
 const RELOAD_WITHIN: Duration = Duration::from_secs(10);
 /// How long none is tried after one that was not seen to succeed: twice as long each time, and as long as it took at the least,
-/// since each starts workers beside those of before, and holds up the balancers of all sites.
+/// since each starts workers beside those of before, and holds up the balancers of all sites. No longer, since a node that has
+/// died is not taken out meanwhile.
 const PAUSE_LEAST: Duration = Duration::from_secs(1);
-const PAUSE_MOST: Duration = Duration::from_secs(30);
+const PAUSE_MOST: Duration = RELOAD_WITHIN;
+
+/// Masters whose last reload was not seen to succeed, whichever of their upstreams it was for.
+static PAUSES: Mutex<BTreeMap<Process, Pause>> = Mutex::new(BTreeMap::new());
 
 /// One upstream of one nginx.
 #[derive(Debug)]
@@ -54,14 +59,11 @@ pub struct Nginx {
     before: Vec<Process>,
     /// All workers when it was last looked: they may outlive their master.
     workers: Vec<Process>,
-    /// Since the last reload was not seen to succeed.
-    pause: Option<Pause>,
 }
 
 /// For so long a master is not made to read its configuration again.
 #[derive(Debug)]
 struct Pause {
-    master: Process,
     until: Instant,
     length: Duration,
     why: String,
@@ -100,7 +102,6 @@ impl Nginx {
             master: None,
             before: Vec::new(),
             workers: Vec::new(),
-            pause: None,
         })
     }
 
@@ -138,8 +139,8 @@ impl Nginx {
     /// Whether this is no pause.
     fn may_reload(&self) -> Result<(), BalancerError> {
         let master = self.running()?;
-        let now = Instant::now();
-        match self.pause.as_ref().filter(|pause| pause.master == master && now < pause.until) {
+        let (pauses, now) = (pauses(), Instant::now());
+        match pauses.get(&master).filter(|pause| now < pause.until) {
             None => Ok(()),
             Some(Pause { until, why, .. }) => {
                 let seconds = until.saturating_duration_since(now).as_secs() + 1;
@@ -152,12 +153,14 @@ impl Nginx {
     fn reload(&mut self) -> Result<(), BalancerError> {
         let (master, began) = (self.running()?, Instant::now());
         let outcome = self.reload_by(master, began + RELOAD_WITHIN);
-        let before = self.pause.take().filter(|pause| pause.master == master);
-        let before = before.map_or(Duration::ZERO, |pause| pause.length);
+        let mut pauses = pauses();
+        // Those that have ended are not asked any more.
+        pauses.retain(|master, _| master.runs());
+        let before = pauses.remove(&master).map(|pause| pause.length);
         if let Err(error) = &outcome {
-            let length = (2 * before).max(began.elapsed()).clamp(PAUSE_LEAST, PAUSE_MOST);
+            let length = pause_after(before.unwrap_or_default(), began.elapsed());
             let (until, why) = (Instant::now() + length, chain(error));
-            self.pause = Some(Pause { master, until, length, why });
+            pauses.insert(master, Pause { until, length, why });
         }
         outcome
     }
@@ -249,11 +252,11 @@ impl Balancer for Nginx {
         if !self.is_written() {
             // It may have read what others wrote, and may yet go by that.
             self.master = None;
+            self.prepare()?;
         }
         if self.master.is_none() {
             // Whether it has read the file as it is now, nobody knows.
             self.may_reload()?;
-            self.prepare()?;
             self.reload()?;
         }
         // One that was started again has read the file when it started.
@@ -321,6 +324,15 @@ impl Balancer for Nginx {
             }
         }
     }
+}
+
+fn pauses() -> MutexGuard<'static, BTreeMap<Process, Pause>> {
+    PAUSES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long the pause is after a reload that took so long, if the one before it lasted for `before`.
+fn pause_after(before: Duration, took: Duration) -> Duration {
+    (2 * before).max(took).clamp(PAUSE_LEAST, PAUSE_MOST)
 }
 
 /// Whether `process` is a master of nginx, or will call itself so in a moment. The number in the file of one that has
@@ -430,6 +442,19 @@ mod tests {
         for other in ["", "# pid /run/nginx.pid;\n", "pid nginx.pid;\n", "pidfile /run/n;\n"] {
             assert!(found(other).unwrap_err().contains("pid /PATH;"), "{other}");
         }
+    }
+
+    // Goal: nginx that refuses a reload, or is stuck, is not made to reload all the time, and yet so often that a node that
+    // died is soon out. Method: one reload after the other, of which the last one takes its time.
+    #[test]
+    fn pauses_grow_to_ten_seconds() {
+        let mut before = Duration::ZERO;
+        let pauses = [30, 30, 30, 30, 30, 10_005].map(|took| {
+            before = pause_after(before, Duration::from_millis(took));
+            before.as_secs()
+        });
+        assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
+        assert_eq!(pause_after(Duration::ZERO, RELOAD_WITHIN), RELOAD_WITHIN, "as long as it took");
     }
 
     // Goal: what a worker has in flight is waited for, though its master has ended and another one runs. Method: this

@@ -65,15 +65,28 @@ pub struct Change {
     pub traffic: Traffic,
 }
 
-/// What has to be told so that `observed` becomes what is `wanted`. Nodes that nobody said anything
-/// about are left alone. One that is not there and is to be off is as it should be.
-pub fn diff(wanted: &BTreeMap<Name, Traffic>, observed: &Observed) -> Vec<Change> {
-    let differs = |(name, traffic): &(&Name, &Traffic)| {
-        let seen = observed.servers.get(*name).map_or(Traffic::Off, |seen| seen.traffic);
-        seen != **traffic
-    };
-    let changes = wanted.iter().filter(differs);
-    changes.map(|(name, traffic)| Change { server: name.clone(), traffic: *traffic }).collect()
+/// In what a balancer differs from what is wanted of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Difference {
+    /// What has to be told.
+    pub changes: Vec<Change>,
+    /// Nodes that it has no server for. They get nothing: that is wrong of those that are to be on, and of no others.
+    pub lacking: Vec<Name>,
+}
+
+/// In what `observed` differs from what is `wanted`. Nodes that nobody said anything about are left alone.
+pub fn diff(wanted: &BTreeMap<Name, Traffic>, observed: &Observed) -> Difference {
+    let mut difference = Difference::default();
+    for (server, traffic) in wanted {
+        match observed.servers.get(server) {
+            None => difference.lacking.push(server.clone()),
+            Some(seen) if seen.traffic != *traffic => {
+                difference.changes.push(Change { server: server.clone(), traffic: *traffic });
+            }
+            Some(_) => {}
+        }
+    }
+    difference
 }
 
 impl Weight {
@@ -129,8 +142,9 @@ mod tests {
         };
         let wanted = [("a", on), ("b", on), ("d", Traffic::Drain), ("e", Traffic::Off)];
         let wanted = wanted.map(|(n, traffic)| (name(n), traffic)).into();
-        let change = |n, traffic| Change { server: name(n), traffic };
-        assert_eq!(diff(&wanted, &observed), [change("a", on), change("d", Traffic::Drain)]);
+        let changes = vec![Change { server: name("a"), traffic: on }];
+        let lacking = ["d", "e"].map(name).into();
+        assert_eq!(diff(&wanted, &observed), Difference { changes, lacking });
         assert!(Weight::try_from(0).is_err() && Weight::try_from(101).is_err());
     }
 }

@@ -1,11 +1,11 @@
-//! A node leaves one site and joins another, and no request is lost on the way.
+//! A node leaves a site for another, and no request is lost on the way.
 //!
 //! First no balancer of the old site sends it anything new; when none of them has a request in flight
-//! on it, it is taken out there, and only then the balancers of the new site begin to use it. One that is hurried is
+//! on it, it is taken out there, and only then the balancers of the new site may begin to use it. One that is hurried is
 //! taken out with the requests that it has: balancers that can are made to end them, and of others it is told.
 //!
-//! [`Transfer::poll`] asks the balancers of the old site for one node. Whoever has several leave the same site has each
-//! [`Transfer::want`], asks them once, and lets each [`Transfer::look`].
+//! Whoever has nodes leave a site has each [`Transfer::want`], asks the site's balancers once, and lets each
+//! [`Transfer::look`], every few milliseconds.
 
 use crate::front::{Front, Sight};
 use crate::traffic::{Traffic, Weight};
@@ -13,13 +13,12 @@ use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use thiserror::Error;
 
 /// How many looks in a row must find nothing in flight. A balancer with several threads may have
 /// chosen the node for a request just before it was told, and count it just after it was asked.
 const QUIET: u32 = 2;
 
-/// One node on its way. Whoever moves it asks [`Self::poll`] every few milliseconds.
+/// One node on its way.
 #[derive(Debug)]
 pub struct Transfer {
     node: Name,
@@ -36,29 +35,19 @@ pub struct Transfer {
 enum Phase {
     /// So many looks in a row found nothing in flight.
     Draining { quiet: u32 },
-    /// It is drained, and taken out at the old site.
+    /// It is drained, and taken out.
     Leaving,
-    /// It is put in at the new site.
-    Joining,
+    /// It is out.
+    Left,
 }
 
-/// How far it is.
+/// How far a node is that has not left.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Progress {
-    /// The old site's balancers do not send it anything new.
-    Draining {
-        /// Requests that it works on yet.
-        in_flight: u64,
-        /// Why nobody knows of more, for each balancer that cannot tell.
-        unknown: Vec<String>,
-    },
-    /// Nothing is in flight; the new site's balancers are told.
-    Joining {
-        /// Why one does not use it yet.
-        unknown: Vec<String>,
-    },
-    /// All balancers of the new site use it.
-    Done,
+pub struct Progress {
+    /// Requests that it works on yet.
+    pub in_flight: u64,
+    /// Why nobody knows of more, for each balancer that cannot tell.
+    pub unknown: Vec<String>,
 }
 
 /// What was in flight on a node when it was taken out, since that was not waited for.
@@ -83,24 +72,11 @@ impl fmt::Display for Unfinished {
     }
 }
 
-/// The node died on its way: it is taken out everywhere.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("node {node} died while it was moved")]
-pub struct NodeDied {
-    /// Which.
-    pub node: Name,
-}
-
 impl Transfer {
     /// `node` is about to leave.
     pub fn new(node: Name, weight: Weight) -> Self {
         let phase = Phase::Draining { quiet: 0 };
         Self { node, weight, phase, is_told: false, is_hurried: false, unfinished: None }
-    }
-
-    /// The node.
-    pub fn node(&self) -> &Name {
-        &self.node
     }
 
     /// What is in flight on it is not waited for any longer: it is taken out as soon as all balancers of the old site
@@ -119,42 +95,12 @@ impl Transfer {
         self.unfinished.as_ref()
     }
 
-    /// Goes on as far as possible without waiting. A spare node comes `from` nowhere; one that becomes
-    /// a spare goes nowhere.
-    ///
-    /// # Errors
-    /// If the node `is_alive` no more: nobody sends it anything from now on.
-    pub fn poll(
-        &mut self,
-        from: Option<&mut Front>,
-        to: Option<&mut Front>,
-        is_alive: bool,
-    ) -> Result<Progress, NodeDied> {
-        if !is_alive {
-            for front in [from, to].into_iter().flatten() {
-                front.want(&self.node, Traffic::Off);
-                front.reconcile();
-            }
-            return Err(NodeDied { node: self.node.clone() });
-        }
-        if let Some(from) = from
-            && let Some(progress) = self.leave(from)
-        {
-            return Ok(progress);
-        }
-        self.phase = Phase::Joining;
-        let Some(to) = to else { return Ok(Progress::Done) };
-        to.want(&self.node, Traffic::On(self.weight));
-        let unknown: Vec<_> = to.reconcile().iter().filter_map(Sight::failure).collect();
-        Ok(if unknown.is_empty() { Progress::Done } else { Progress::Joining { unknown } })
-    }
-
     /// What the balancers of the old site are to do with the node, from their front's next reconcile on. All nodes that leave
     /// a site can be wanted so before its balancers are asked once for all of them.
     pub fn want(&self, from: &mut Front) {
         let traffic = match self.phase {
             Phase::Draining { .. } => Traffic::Drain,
-            Phase::Leaving | Phase::Joining => Traffic::Off,
+            Phase::Leaving | Phase::Left => Traffic::Off,
         };
         from.want(&self.node, traffic);
     }
@@ -163,63 +109,36 @@ impl Transfer {
     /// node has left.
     pub fn look(&mut self, from: &mut Front, sights: &[Sight]) -> Option<Progress> {
         let in_flight = self.in_flight(sights);
-        let failures: Vec<_> = sights.iter().filter_map(Sight::failure).collect();
-        let is_told = failures.is_empty();
+        let why = |sight: &Sight| sight.failure().or_else(|| lingering(sight));
+        let unknown: Vec<_> = sights.iter().filter_map(why).collect();
+        let is_quiet = in_flight == 0 && unknown.is_empty();
+        let is_told = sights.iter().all(|sight| sight.failure().is_none());
+        let is_hurried = self.is_hurried && is_told;
         match self.phase {
             Phase::Draining { quiet } => {
-                let unknown: Vec<_> = sights
-                    .iter()
-                    .filter_map(|sight| sight.failure().or_else(|| lingering(sight)))
-                    .collect();
-                let is_quiet = in_flight == 0 && unknown.is_empty();
-                let quiet = if is_quiet { quiet + 1 } else { 0 };
                 self.is_told |= is_told;
-                let is_over = quiet >= QUIET || (self.is_hurried && is_told);
+                let quiet = if is_quiet { quiet + 1 } else { 0 };
+                let is_over = quiet >= QUIET || is_hurried;
                 self.phase = if is_over { Phase::Leaving } else { Phase::Draining { quiet } };
-                Some(Progress::Draining { in_flight, unknown })
             }
-            // Who sticks to the node by a cookie may have sent it something more before it was out.
-            Phase::Leaving if !is_told || (in_flight > 0 && !self.is_hurried) => {
-                Some(Progress::Draining { in_flight, unknown: failures })
-            }
-            Phase::Leaving => {
-                if self.is_hurried {
+            Phase::Leaving if is_quiet || is_hurried => {
+                if is_hurried {
                     self.unfinished = self.end_what_is_left(from, sights);
                 }
-                self.phase = Phase::Joining;
-                None
+                self.phase = Phase::Left;
+                return None;
             }
-            Phase::Joining => None,
+            // Who sticks to the node by a cookie may have sent it something more before it was out; there may have been a
+            // reload since, too.
+            Phase::Leaving => {}
+            Phase::Left => return None,
         }
+        Some(Progress { in_flight, unknown })
     }
 
     /// Gives up: the node is to serve `from` as before, from the next reconcile on.
-    pub fn undo(self, from: Option<&mut Front>, to: Option<&mut Front>) {
-        let traffics = [(to, Traffic::Off), (from, Traffic::On(self.weight))];
-        for (front, traffic) in traffics {
-            if let Some(front) = front {
-                front.want(&self.node, traffic);
-            }
-        }
-    }
-
-    /// How far the drain is; nothing when the node has left. What is drained is taken out at once.
-    fn leave(&mut self, from: &mut Front) -> Option<Progress> {
-        let was = self.phase;
-        let progress = self.leave_once(from)?;
-        if self.phase == Phase::Leaving && was != Phase::Leaving {
-            return self.leave_once(from);
-        }
-        Some(progress)
-    }
-
-    fn leave_once(&mut self, from: &mut Front) -> Option<Progress> {
-        if self.phase == Phase::Joining {
-            return None;
-        }
-        self.want(from);
-        let sights = from.reconcile();
-        self.look(from, &sights)
+    pub fn undo(self, from: &mut Front) {
+        from.want(&self.node, Traffic::On(self.weight));
     }
 
     /// Has balancers end what they have in flight on the node, which is out; what that was, if there was something.
@@ -334,8 +253,15 @@ mod tests {
         Front::new(balancers.iter().map(boxed).collect())
     }
 
-    fn poll(transfer: &mut Transfer, from: &mut Front) -> Progress {
-        transfer.poll(Some(from), None, true).unwrap()
+    fn look(transfer: &mut Transfer, from: &mut Front) -> Option<Progress> {
+        transfer.want(from);
+        let sights = from.reconcile();
+        transfer.look(from, &sights)
+    }
+
+    /// Whether a node that is hurried leaves: it is taken out, and then what is left is ended.
+    fn leaves(transfer: &mut Transfer, from: &mut Front) -> bool {
+        look(transfer, from).is_some() && look(transfer, from).is_none()
     }
 
     #[test]
@@ -346,12 +272,12 @@ mod tests {
         let mut from = front(&[ending.clone(), idle.clone(), last.clone()]);
         let mut transfer = Transfer::new(node(), Weight::FULL);
         for _ in 0..10 {
-            let waits = Progress::Draining { in_flight: 5, unknown: vec![] };
-            assert_eq!(poll(&mut transfer, &mut from), waits);
+            let waits = Some(Progress { in_flight: 5, unknown: vec![] });
+            assert_eq!(look(&mut transfer, &mut from), waits);
         }
         assert!(transfer.is_told() && transfer.unfinished().is_none());
         transfer.hurry();
-        assert_eq!(poll(&mut transfer, &mut from), Progress::Done);
+        assert!(leaves(&mut transfer, &mut from));
         let unfinished = transfer.unfinished().unwrap();
         let going_on = vec!["fake cannot end requests".to_string()];
         assert_eq!(*unfinished, Unfinished { in_flight: 5, going_on });
@@ -373,15 +299,15 @@ mod tests {
         let mut transfer = Transfer::new(node(), Weight::FULL);
         transfer.hurry();
         for _ in 0..10 {
-            let progress = poll(&mut transfer, &mut from);
-            assert!(matches!(progress, Progress::Draining { .. }), "{progress:?}");
+            let progress = look(&mut transfer, &mut from).unwrap();
+            assert_eq!((progress.in_flight, progress.unknown.len()), (1, 1), "{progress:?}");
         }
         assert!(!transfer.is_told());
         let state = told.state();
         assert_eq!((state.in_flight, state.traffic), (1, Traffic::Drain));
         drop(state);
         silent.state().answers = true;
-        assert_eq!(poll(&mut transfer, &mut from), Progress::Done);
+        assert!(leaves(&mut transfer, &mut from));
         assert!(transfer.is_told());
         let text = "1 request was in flight at the limit, and ended";
         assert_eq!(transfer.unfinished().map(ToString::to_string).as_deref(), Some(text));
@@ -393,42 +319,42 @@ mod tests {
         let mut from = front(std::slice::from_ref(&balancer));
         let mut transfer = Transfer::new(node(), Weight::FULL);
         transfer.hurry();
-        assert_eq!(poll(&mut transfer, &mut from), Progress::Done);
+        assert!(leaves(&mut transfer, &mut from));
         assert_eq!(transfer.unfinished(), None);
         // What processes of before a reload do nobody can end.
         balancer.state().lingering = 2;
         let mut transfer = Transfer::new(node(), Weight::FULL);
-        assert!(matches!(poll(&mut transfer, &mut from), Progress::Draining { .. }));
+        assert!(look(&mut transfer, &mut from).is_some());
         transfer.hurry();
-        assert_eq!(poll(&mut transfer, &mut from), Progress::Done);
+        assert!(leaves(&mut transfer, &mut from));
         let unfinished = transfer.unfinished().unwrap();
         assert_eq!((unfinished.in_flight, unfinished.going_on.len()), (0, 1));
     }
 
-    fn look(transfer: &mut Transfer, from: &mut Front) -> Option<Progress> {
-        transfer.want(from);
-        let sights = from.reconcile();
-        transfer.look(from, &sights)
-    }
-
-    // Goal: a request that a session sent to the node that it sticks to, after the last look at the drain, is waited for.
-    // Method: it is there when the node is out.
+    // Goal: a request that a session sent to the node that it sticks to, after the last look at the drain, is waited for, and
+    // so is one that a process of before a reload has since. Method: they are there when the node is out.
     #[test]
     fn what_came_before_the_node_was_out_is_waited_for() {
         let balancer = Fake::with(0);
         let mut from = front(std::slice::from_ref(&balancer));
         let mut transfer = Transfer::new(node(), Weight::FULL);
         for _ in 0..QUIET {
-            let drains = Some(Progress::Draining { in_flight: 0, unknown: vec![] });
+            let drains = Some(Progress { in_flight: 0, unknown: vec![] });
             assert_eq!(look(&mut transfer, &mut from), drains);
         }
         balancer.state().in_flight = 1;
         for _ in 0..10 {
-            let waits = Some(Progress::Draining { in_flight: 1, unknown: vec![] });
+            let waits = Some(Progress { in_flight: 1, unknown: vec![] });
             assert_eq!(look(&mut transfer, &mut from), waits);
             assert_eq!(balancer.state().traffic, Traffic::Off);
         }
         balancer.state().in_flight = 0;
+        balancer.state().lingering = 1;
+        for _ in 0..10 {
+            let unknown = vec!["fake: 1 processes of before a reload".into()];
+            assert_eq!(look(&mut transfer, &mut from), Some(Progress { in_flight: 0, unknown }));
+        }
+        balancer.state().lingering = 0;
         assert_eq!(look(&mut transfer, &mut from), None);
         assert_eq!(transfer.unfinished(), None);
     }

@@ -142,8 +142,9 @@ impl Pool {
         self.weight(site, self.kind(node))
     }
 
-    /// The same while sites cannot use some nodes: these are of kinds of their own, by who cannot. Whether all hard guarantees
-    /// can be kept so is not asked: a pool that exists can keep them when that is over. O(nodes + sites that are named).
+    /// The same while sites cannot use some nodes: these are of kinds of their own, by who cannot, beside the [`KINDS_MAX`].
+    /// Whether all hard guarantees can be kept so is not asked: a pool that exists can keep them when that is over.
+    /// O(nodes + sites that are named).
     ///
     /// # Panics
     /// If a node is not of this pool.

@@ -32,8 +32,10 @@ const QUIET: Duration = Duration::from_millis(25);
 /// Without sites there is nothing to do but to wait for one.
 const IDLE: Duration = Duration::from_millis(250);
 /// A node that drains serves again when some of its balancers could not be told, or asked, for so long: longer than one needs
-/// to start again, and not much longer than a site should lack a node that serves nobody.
+/// to start again, and not much longer than a site should lack a node that serves nobody. One look takes longer now and then.
 const HELD_UP_MOST: Nanos = Nanos::from_secs(5);
+/// And at so many looks in a row: one that failed says nothing of how long.
+const HELD_UP_LOOKS: u32 = 3;
 
 /// Now, by both of a machine's clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,8 +72,8 @@ struct Drain {
     /// Since when no balancer of its site sends it anything new, as far as that was seen: its limit begins with that,
     /// so that one that could not be told ends nothing the moment that it can.
     since: Option<Nanos>,
-    /// When all balancers of its site answered last; at first, when it began.
-    heard: Nanos,
+    /// The first of the last looks, at all of which a balancer of its site failed, and how many those are.
+    failing: Option<(Nanos, u32)>,
 }
 
 /// What comes of a look at a node that drains.
@@ -133,7 +135,7 @@ impl<R: Record> Controller<R> {
         let followed = self.steering.follow(now.steady, standing);
         self.follow_sites();
         self.leave_alone();
-        self.begin_drains(now.steady);
+        self.begin_drains();
         let is_due = self.looked_at.is_none_or(|at| now.steady.saturating_sub(at) >= LOOK_EVERY);
         let whose = if is_due || is_changed { Whose::AllSites } else { Whose::SitesThatDrain };
         let sights = self.tell(whose);
@@ -216,24 +218,7 @@ impl<R: Record> Controller<R> {
         self.overview.nodes = nodes.iter().zip(&known).map(node_view).collect();
         self.overview.sites = self.views(sights, &sites, &loads);
         self.history.note(now, &mut self.overview.sites);
-        let hindrances = self.hindrances(sights);
-        self.steering.decide(now, &loads, &hindrances);
-    }
-
-    /// What balancers keep from being decided.
-    fn hindrances(&self, sights: &BTreeMap<Name, Vec<Sight>>) -> Hindrances {
-        let nodes = &self.steering.standing().nodes;
-        let fails = |sights: &[Sight]| sights.iter().any(|sight| sight.failure().is_some());
-        let failing = sights.iter().filter(|(_, sights)| fails(sights)).map(|(site, _)| site);
-        let lacked = |sights: &[Sight]| -> BTreeSet<Name> {
-            sights.iter().flat_map(|sight| lacking(sight, nodes)).cloned().collect()
-        };
-        let lacking = sights.iter().map(|(site, sights)| (site.clone(), lacked(sights)));
-        Hindrances {
-            // Of those that are named wrongly nobody knows what their balancers do.
-            failing: failing.chain(self.misnamed.keys()).cloned().collect(),
-            lacking: lacking.collect(),
-        }
+        self.steering.decide(now, &loads, &hindrances(sights, &self.misnamed));
     }
 
     /// Nodes that are not to drain any more are left alone: what is decided after this begins anew.
@@ -243,14 +228,14 @@ impl<R: Record> Controller<R> {
     }
 
     /// Every node that is to drain begins to, unless what is drained now would be drained anew.
-    fn begin_drains(&mut self, now: Nanos) {
+    fn begin_drains(&mut self) {
         if self.steering.is_waiting() {
             return;
         }
         for (node, site) in self.steering.draining() {
             // Where no balancer can be asked, nobody knows what is in flight.
             if !self.misnamed.contains_key(&site) {
-                let drain = || Drain::new(&node, &site, now);
+                let drain = || Drain::new(&node, &site);
                 self.drains.entry(node.clone()).or_insert_with(drain);
             }
         }
@@ -293,9 +278,9 @@ impl<R: Record> Controller<R> {
             Drained::HeldUp(why) => {
                 if self.steering.held_up(now.steady, now.wall, node, why)
                     && let Some(drain) = self.drains.remove(node)
+                    && let Some((_, front)) = self.fronts.get_mut(&drain.site)
                 {
-                    let front = self.fronts.get_mut(&drain.site).map(|(_, front)| front);
-                    drain.transfer.undo(front, None);
+                    drain.transfer.undo(front);
                 }
             }
         }
@@ -315,7 +300,7 @@ impl<R: Record> Controller<R> {
             let at = sites.iter().position(|other| other == name);
             let load = at.and_then(|at| loads.sites[at]).filter(|_| seconds > 0.0);
             let sights = sights.get(name).into_iter().flatten();
-            let problems = sights.filter_map(|sight| problem(sight, &standing.nodes));
+            let problems = sights.filter_map(problem);
             let misnamed = self.misnamed.get(name).map(|invalid| invalid.to_string());
             let refusal = self.steering.refusal().map(|why| format!("no node moves: {why}"));
             SiteView {
@@ -336,9 +321,9 @@ impl<R: Record> Controller<R> {
 }
 
 impl Drain {
-    fn new(node: &Name, site: &Name, now: Nanos) -> Self {
+    fn new(node: &Name, site: &Name) -> Self {
         let transfer = Transfer::new(node.clone(), Weight::FULL);
-        Self { site: site.clone(), transfer, since: None, heard: now }
+        Self { site: site.clone(), transfer, since: None, failing: None }
     }
 
     /// Goes on with it by what the balancers of its site were seen to do, and hurries when it has lasted for `most`, if there
@@ -359,10 +344,11 @@ impl Drain {
             self.since = self.since.or(Some(now));
         }
         let failures: Vec<_> = sights.iter().filter_map(Sight::failure).collect();
-        if failures.is_empty() {
-            self.heard = now;
-        }
-        let is_held_up = now.saturating_sub(self.heard) >= HELD_UP_MOST;
+        let (first, looks) = self.failing.unwrap_or((now, 0));
+        self.failing = (!failures.is_empty()).then_some((first, looks.saturating_add(1)));
+        let is_held_up = self.failing.is_some_and(|(first, looks)| {
+            looks >= HELD_UP_LOOKS && now.saturating_sub(first) >= HELD_UP_MOST
+        });
         match progress {
             None => Drained::HasLeft,
             Some(_) if is_held_up => {
@@ -379,22 +365,36 @@ fn drain_most(standing: &Standing, site: &Name) -> Option<Nanos> {
     sites.find(|hosted| hosted.spec.name == *site)?.spec.drain_most_nanos
 }
 
+/// What balancers keep from being decided.
+fn hindrances(
+    sights: &BTreeMap<Name, Vec<Sight>>,
+    misnamed: &BTreeMap<Name, Invalid>,
+) -> Hindrances {
+    // Of those that are named wrongly nobody knows what their balancers do.
+    let failing = misnamed.keys().cloned().collect();
+    let mut hindrances = Hindrances { failing, lacking: BTreeMap::new() };
+    for (site, sights) in sights {
+        if sights.iter().any(|sight| sight.failure().is_some()) {
+            hindrances.failing.insert(site.clone());
+        }
+        let lacking: BTreeSet<_> =
+            sights.iter().flat_map(|sight| &sight.lacking).cloned().collect();
+        if !lacking.is_empty() {
+            hindrances.lacking.insert(site.clone(), lacking);
+        }
+    }
+    hindrances
+}
+
 /// What is wrong with a balancer, if something is.
-fn problem(sight: &Sight, nodes: &[NodeStanding]) -> Option<String> {
+fn problem(sight: &Sight) -> Option<String> {
     if let Err(error) = &sight.observed {
         return Some(chain(error));
     }
-    let lacking: Vec<_> = lacking(sight, nodes).map(Name::as_str).collect();
-    let (balancer, names) = (&sight.balancer, lacking.join(", "));
-    let problem = || format!("{balancer} has no server for {names}: the site does not get them");
-    (!lacking.is_empty()).then(problem)
-}
-
-/// Nodes for which a balancer has no server, if it says which it has.
-fn lacking<'a>(sight: &'a Sight, nodes: &'a [NodeStanding]) -> impl Iterator<Item = &'a Name> {
-    let servers = sight.observed.as_ref().ok().map(|observed| &observed.servers);
-    let names = nodes.iter().map(|node| &node.name);
-    names.filter(move |name| servers.is_some_and(|servers| !servers.contains_key(*name)))
+    let names: Vec<_> = sight.lacking.iter().map(Name::as_str).collect();
+    let (balancer, lacking) = (&sight.balancer, names.join(", "));
+    let problem = || format!("{balancer} has no server for {lacking}: the site does not get them");
+    (!names.is_empty()).then(problem)
 }
 
 fn node_view((node, known): (&NodeStanding, &NodeLoad)) -> NodeView {
@@ -405,5 +405,58 @@ fn node_view((node, known): (&NodeStanding, &NodeLoad)) -> NodeView {
         load_ppm,
         known_from,
         runnable: known.runnable(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_balancers::balancer::BalancerError;
+    use keeptime_balancers::traffic::Observed;
+
+    fn name(text: &str) -> Name {
+        text.parse().unwrap()
+    }
+
+    /// Of a balancer that works on something which nobody counts, or cannot do what it is told.
+    fn sight(fails: bool, lacking: &[&str]) -> Sight {
+        let balancer = "haproxy".to_string();
+        let (server, there) = ("n2".into(), "n1".into());
+        let unknown = BalancerError::UnknownServer { balancer: balancer.clone(), server, there };
+        let observed = Observed { lingering: 1, ..Observed::default() };
+        let observed = if fails { Err(unknown) } else { Ok(observed) };
+        let lacking = lacking.iter().copied().map(name).collect();
+        Sight { balancer, told: vec![], lacking, observed }
+    }
+
+    // Goal: a site gets no node that one of its balancers lacks, whatever else is wrong with that one. Method: one that fails at
+    // every look, since it lacks a node that is to serve, too.
+    #[test]
+    fn what_a_balancer_lacks_counts_when_it_fails_as_well() {
+        let sights = [("blog", sight(false, &[])), ("shop", sight(true, &["n2", "n5"]))];
+        let sights = sights.map(|(site, sight)| (name(site), vec![sight])).into();
+        let hindrances = hindrances(&sights, &BTreeMap::new());
+        assert_eq!(hindrances.failing, BTreeSet::from([name("shop")]));
+        let lacking = BTreeSet::from(["n2", "n5"].map(name));
+        assert_eq!(hindrances.lacking, BTreeMap::from([(name("shop"), lacking)]));
+    }
+
+    // Goal: a drain is given up when balancers have failed for a while, and not since one look did. Method: looks at these
+    // seconds, some of which come late, since the pass before had to wait for another site's balancer.
+    #[test]
+    fn a_drain_is_held_up_by_several_looks_that_fail_over_a_while() {
+        let mut drain = Drain::new(&name("n1"), &name("blog"));
+        let mut front = Front::new(vec![]);
+        let mut is_held_up = |seconds, fails| {
+            let (now, sights) = (Nanos::from_secs(seconds), [sight(fails, &[])]);
+            matches!(drain.look(now, None, &mut front, &sights), Drained::HeldUp(_))
+        };
+        assert!(!is_held_up(0, false));
+        assert!(!is_held_up(60, true), "nobody asked for a minute");
+        assert!(!is_held_up(70, true), "it was asked twice");
+        assert!(!is_held_up(70, false));
+        for (seconds, expected) in [(71, false), (72, false), (75, false), (76, true)] {
+            assert_eq!(is_held_up(seconds, true), expected, "after {seconds} s");
+        }
     }
 }

@@ -181,7 +181,7 @@ mod tests {
         let seen = Seen { traffic: Traffic::Off, in_flight, served: Some(served) };
         let servers = [(name("n1"), seen)].into();
         let observed = Ok(Observed { servers, queued, lingering: 0 });
-        Sight { balancer: balancer.into(), told: vec![], observed }
+        Sight { balancer: balancer.into(), told: vec![], lacking: vec![], observed }
     }
 
     fn node(name: &str, site: Option<&str>) -> NodeStanding {
@@ -210,7 +210,7 @@ mod tests {
 
     fn silent(balancer: &str) -> Sight {
         let ended = Err(BalancerError::Ended { balancer: balancer.into() });
-        Sight { balancer: balancer.into(), told: vec![], observed: ended }
+        Sight { balancer: balancer.into(), told: vec![], lacking: vec![], observed: ended }
     }
 
     /// Counters of both nodes, of which 30 and 80 % are used.

@@ -23,7 +23,7 @@ pub struct NodeStanding {
     pub address: Option<Ipv4Addr>,
     /// The site that it serves.
     pub site: Option<Name>,
-    /// Whether its agent is there.
+    /// Whether it can be given to a site: its agent is there, and it is not drained. A site that has it keeps it.
     pub is_there: bool,
     /// Its CPU.
     pub cpu: CpuPpm,

@@ -24,6 +24,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// For so long after a refusal a node is not asked for again: each refusal is recorded, and who serves would be drained
 /// for it every time.
 const REFUSED_FOR: Nanos = Nanos::from_secs(2);
+/// For so long after a drain that was held up no node of its site is asked for: others, which may cost no more, are asked
+/// meanwhile. That is twice as long as the next one may serve nobody, until it is given up as well.
+const LEFT_ALONE_FOR: Nanos = Nanos::from_secs(10);
 
 /// What balancers keep from being decided, as they were heard at one look.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -50,6 +53,8 @@ pub struct Steering {
     moves: BTreeMap<Name, Moving>,
     /// Until when nodes are not asked for.
     refused: BTreeMap<Name, Nanos>,
+    /// Until when no node of these sites is asked for.
+    left_alone: BTreeMap<Name, Nanos>,
     changes: Vec<Change>,
     /// The record says what is not believed here yet: it is begun anew when no change is asked for.
     is_waiting: bool,
@@ -103,10 +108,12 @@ impl Steering {
     /// Asks the policy. Loads are in the order of [`Self::sites`] and [`Standing::nodes`].
     pub fn decide(&mut self, now: Nanos, loads: &Loads, hindrances: &Hindrances) {
         self.refused.retain(|_, until| *until > now);
+        self.left_alone.retain(|_, until| *until > now);
         if self.is_waiting {
             return;
         }
-        let (barred, unfit) = (self.barred(&hindrances.failing), self.unfit(&hindrances.lacking));
+        let barred = self.barred(&hindrances.failing);
+        let unfit = self.unfit(&hindrances.lacking, &barred);
         let Some(pools) = self.pools.as_mut() else { return };
         pools.bar(&barred);
         pools.fit(unfit);
@@ -159,16 +166,17 @@ impl Steering {
         }
     }
 
-    /// Gives up a drain of which some balancers cannot be told, or asked, for long: the node serves its site again, and is not
-    /// asked for for a while. Whether that was done: what leaves for good, since its site is removed, is waited for.
+    /// Gives up a drain of which some balancers cannot be told, or asked, for long: the node serves its site again, and no node
+    /// of that is asked for for a while. Whether that was done: what leaves for good, since its site is removed, is waited for.
     pub fn held_up(&mut self, now: Nanos, wall: WallTime, node: &Name, why: String) -> bool {
         let draining = self.moves.get(node).filter(|moving| moving.phase == Phase::Draining);
-        let from = draining.and_then(|moving| moving.from.as_ref());
-        let is_given_up = !self.is_waiting && from.is_some_and(|site| self.sites.contains(site));
-        if is_given_up {
-            self.answered(now, wall, node, Err(why));
-        }
-        is_given_up
+        let from = draining.and_then(|moving| moving.from.clone());
+        let Some(site) = from.filter(|site| !self.is_waiting && self.sites.contains(site)) else {
+            return false;
+        };
+        self.left_alone.insert(site, now.saturating_add(LEFT_ALONE_FOR));
+        self.answered(now, wall, node, Err(why));
+        true
     }
 
     /// What became of a change.
@@ -233,38 +241,47 @@ impl Steering {
         self.standing.nodes.iter().filter_map(of_node).collect()
     }
 
-    /// Nodes that are not asked for: they were refused, or a balancer of their site fails.
+    /// Nodes that are not asked for: no site could have them, they were refused, or a balancer of their site fails, or held a
+    /// drain up.
     fn barred(&self, failing: &BTreeSet<Name>) -> BTreeSet<NodeIndex> {
+        let gives_none = |site: &Name| failing.contains(site) || self.left_alone.contains_key(site);
         let is_barred = |node: &NodeStanding| {
-            self.refused.contains_key(&node.name)
-                || node.site.as_ref().is_some_and(|site| failing.contains(site))
+            !node.is_there
+                || self.refused.contains_key(&node.name)
+                || node.site.as_ref().is_some_and(gives_none)
         };
         let nodes = self.standing.nodes.iter().zip((0..).map(NodeIndex));
         nodes.filter(|(node, _)| is_barred(node)).map(|(_, index)| index).collect()
     }
 
-    /// Which sites could not have a node, or not use it, of nodes that stay where they are: those that are on their way have
-    /// what they were asked for, and the record says of what is free only when that is done.
+    /// Which sites could not have a node, or not use it, of nodes that may be asked for: each different set of sites makes a
+    /// kind of node. Those that are on their way have what they were asked for, and the record says of what is free only when
+    /// that is done.
     fn unfit(
         &self,
         lacking: &BTreeMap<Name, BTreeSet<Name>>,
+        barred: &BTreeSet<NodeIndex>,
     ) -> BTreeMap<NodeIndex, BTreeSet<SiteIndex>> {
         // What is recorded is what was begun with, or nothing is decided.
         let staying = self.standing.sites.iter().filter(|site| !site.is_leaving);
-        let specs: Vec<_> = staying.map(|site| &site.spec).zip((0..).map(SiteIndex)).collect();
-        let is_unfit = |node: &NodeStanding, spec: &SiteSpec| {
-            let lacks = lacking.get(&spec.name).is_some_and(|nodes| nodes.contains(&node.name));
-            node.site.as_ref() != Some(&spec.name) && (lacks || !node.fits(spec))
+        let specs = staying.map(|site| (&site.spec, lacking.get(&site.spec.name)));
+        let specs: Vec<_> = specs.zip((0..).map(SiteIndex)).collect();
+        let is_unfit = |node: &NodeStanding, spec: &SiteSpec, lacked: Option<&BTreeSet<Name>>| {
+            let lacks = lacked.is_some_and(|nodes| nodes.contains(&node.name));
+            (lacks || !node.fits(spec)) && node.site.as_ref() != Some(&spec.name)
         };
-        let is_decided_on = |node: &NodeStanding| {
-            !self.moves.contains_key(&node.name) && self.place(node) != Place::Down
+        let is_asked_for = |(node, index): &(&NodeStanding, NodeIndex)| {
+            !barred.contains(index)
+                && !self.moves.contains_key(&node.name)
+                && self.place(node) != Place::Down
         };
         let of_node = |(node, index): (&NodeStanding, NodeIndex)| {
-            let unfit = specs.iter().filter(|(spec, _)| is_unfit(node, spec));
+            let unfit = specs.iter().filter(|((spec, lacked), _)| is_unfit(node, spec, *lacked));
             let unfit: BTreeSet<_> = unfit.map(|(_, site)| *site).collect();
-            (is_decided_on(node) && !unfit.is_empty()).then_some((index, unfit))
+            (!unfit.is_empty()).then_some((index, unfit))
         };
-        self.standing.nodes.iter().zip((0..).map(NodeIndex)).filter_map(of_node).collect()
+        let nodes = self.standing.nodes.iter().zip((0..).map(NodeIndex));
+        nodes.filter(is_asked_for).filter_map(of_node).collect()
     }
 
     fn is_recording(&self) -> bool {
@@ -398,4 +415,57 @@ impl Steering {
 
 fn names(nodes: &[NodeStanding]) -> impl Iterator<Item = &Name> {
     nodes.iter().map(|node| &node.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_model::site::Guarantee;
+    use keeptime_model::units::CpuPpm;
+
+    fn name(text: &str) -> Name {
+        text.parse().unwrap()
+    }
+
+    fn site(text: &str, percent: u32) -> HostedSite {
+        let spec = SiteSpec {
+            name: name(text),
+            guarantee: Guarantee { hard: 1, soft: 1, max: 1 },
+            priority: 1,
+            cpu_ppm: Some(CpuPpm::from_percent(percent)),
+            services: vec![],
+            port: 80,
+            drain_most_nanos: None,
+            balancers: vec![],
+        };
+        HostedSite { spec, is_leaving: false }
+    }
+
+    // Goal: nodes that nobody may have make no kinds of their own, each of which every decision would be about. Method: jobs
+    // have most of all nodes; one is away, and one is of a site whose balancer fails.
+    #[test]
+    fn only_nodes_that_may_be_asked_for_are_told_apart() {
+        let node = |text: &str, site: Option<&str>, is_there| NodeStanding {
+            name: name(text),
+            address: None,
+            site: site.map(name),
+            is_there,
+            cpu: CpuPpm::from_percent(100),
+            cpu_free: CpuPpm::from_percent(30),
+        };
+        let blog = Some("blog");
+        let nodes =
+            [("n0", None, true), ("n1", blog, false), ("n2", blog, true), ("n3", None, true)];
+        let nodes = nodes.map(|(text, site, is_there)| node(text, site, is_there)).into();
+        let standing = Standing { sites: vec![site("blog", 10), site("shop", 50)], nodes };
+        let mut steering = Steering::default();
+        steering.follow(Nanos::new(0), standing).unwrap();
+        let barred = steering.barred(&BTreeSet::from([name("blog")]));
+        assert_eq!(barred, BTreeSet::from([1, 2].map(NodeIndex)));
+        let lacking = BTreeMap::from([(name("blog"), BTreeSet::from([name("n3")]))]);
+        let (blog, shop) = (SiteIndex(0), SiteIndex(1));
+        let unfit = [(0, vec![shop]), (3, vec![blog, shop])];
+        let unfit = unfit.map(|(node, sites)| (NodeIndex(node), BTreeSet::from_iter(sites)));
+        assert_eq!(steering.unfit(&lacking, &barred), BTreeMap::from(unfit));
+    }
 }

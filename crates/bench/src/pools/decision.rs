@@ -4,6 +4,7 @@ use super::timed;
 use crate::figures::{Figures, Target, quantile};
 use crate::plan::Random;
 use anyhow::Result;
+use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, Share};
 use keeptime_pools::holdings::Place;
 use keeptime_pools::load::{Loads, SiteLoad};
@@ -11,10 +12,13 @@ use keeptime_pools::policy::PolicyKind;
 use keeptime_pools::pool::{Guarantee, KindIndex, Pool, Site, SiteIndex, Weight};
 use keeptime_pools::pools::Pools;
 use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 
 const NODES: u32 = 1_000;
 const SITES: u32 = 50;
 const KINDS: u32 = 4;
+/// Sites ask for one of so many parts of a node's CPU, up to all of it.
+const PARTS: u32 = 8;
 const LOOK: Nanos = Nanos::from_millis(100);
 /// In milliseconds.
 const LONGEST: f64 = 10.0;
@@ -36,6 +40,8 @@ enum Case {
     Flood,
     /// Every site can use two kinds of four; half of the sites are flooded at once.
     Chains,
+    /// All kinds serve all sites, and jobs have a part of every other node; half of the sites are flooded at once.
+    Jobs,
 }
 
 /// Times decisions in turns and adds the figures.
@@ -44,6 +50,7 @@ pub fn measure(rounds: usize, figures: &mut Figures) -> Result<Vec<Raw>> {
         (Case::Calm, "decision, nobody needs a node"),
         (Case::Flood, "decision, 25 of 50 sites flooded"),
         (Case::Chains, "decision, 25 sites flooded, 2 of 4 kinds of use to each"),
+        (Case::Jobs, "decision, 25 sites flooded, jobs on half of the nodes"),
     ];
     let mut raws = cases.map(|(_, name)| Raw { name, milliseconds: Vec::new(), moves: Vec::new() });
     for round in 0..rounds {
@@ -69,8 +76,10 @@ pub fn measure(rounds: usize, figures: &mut Figures) -> Result<Vec<Raw>> {
 fn one(case: Case, seed: u64) -> Result<(f64, usize)> {
     let mut random = Random(seed);
     let pool = pool(case, &mut random)?;
+    let unfit = unfit(case);
     let places = pool.node_indices().map(|node| {
-        let useful = |s: &SiteIndex| pool.worth(*s, node) != Weight::NONE;
+        let fits = |s: &SiteIndex| unfit.get(&node).is_none_or(|sites| !sites.contains(s));
+        let useful = |s: &SiteIndex| pool.worth(*s, node) != Weight::NONE && fits(s);
         let first = SiteIndex(random.below(u64::from(SITES)) as u32);
         let next = |n| SiteIndex((first.0 + n) % SITES);
         (0..SITES).map(next).find(useful).map_or(Place::Spare, Place::Serving)
@@ -86,11 +95,28 @@ fn one(case: Case, seed: u64) -> Result<(f64, usize)> {
             );
         }
     }
-    let flooded = |site: u32| matches!(case, Case::Flood | Case::Chains) && site.is_multiple_of(2);
+    let flooded = |site: u32| !matches!(case, Case::Calm) && site.is_multiple_of(2);
     let loads = loads(&pools, |site| if flooded(site) { 2_000 } else { 10 });
     let mut moves = 0;
-    let time = timed(|| moves = pools.decide(Nanos::from_secs(3), &loads).len());
+    let time = timed(|| {
+        pools.fit(unfit);
+        moves = pools.decide(Nanos::from_secs(3), &loads).len();
+    });
     Ok((time * 1e3, moves))
+}
+
+/// The sites that ask for more of a node than jobs leave of it.
+fn unfit(case: Case) -> BTreeMap<NodeIndex, BTreeSet<SiteIndex>> {
+    if !matches!(case, Case::Jobs) {
+        return BTreeMap::new();
+    }
+    let of_node = |node: u32| {
+        let free = node / KINDS % (2 * PARTS) + 1;
+        let asks_for_more = |site: &u32| site % PARTS + 1 > free;
+        let sites: BTreeSet<_> = (0..SITES).filter(asks_for_more).map(SiteIndex).collect();
+        (!sites.is_empty()).then_some((NodeIndex(node), sites))
+    };
+    (0..NODES).filter_map(of_node).collect()
 }
 
 fn pool(case: Case, random: &mut Random) -> Result<Pool> {
