@@ -8,10 +8,12 @@ PREFIX ?= /usr/local
 # Where what is installed was built.
 BUILT ?= target/release
 SHARE = $(DESTDIR)$(PREFIX)/share
+# What is installed is for everybody, whoever installs it: `install` sees to that itself.
+READABLE = umask 022;
 SOAK_MINUTES ?= 10
 JOBS ?= $(shell nproc)
 
-.PHONY: help build rust deps workloads demo test lint ci bench bench-enforce bench-first-light \
+.PHONY: help build rust deps ready workloads demo test lint ci bench bench-enforce bench-first-light \
         bench-plan bench-calendar bench-pools bench-balancers bench-sites bench-testbed bench-ledger bench-broker bench-door bench-fabric bench-regions \
         bench-control bench-deadline bench-sim bench-rate eval-time-sharing eval-sites bench-mpi eval-mpich-gq eval-middleware eval-rocl bench-profiler bench-isolation \
         bench-cpu soak soak-calls install install-fabric deb uninstall clean deps-build
@@ -22,7 +24,8 @@ help: ## Show these targets
 rust:
 	@CARGO='$(CARGO)' scripts/rust
 
-deps:
+# One after the other: two that install packages would be in each other's way.
+deps: deps-build
 	@scripts/setup
 
 deps-build:
@@ -30,6 +33,9 @@ deps-build:
 
 build: rust deps-build ## Build the programs and libraries
 	$(CARGO) build --release --locked --workspace
+
+# What most measurements take.
+ready: build deps
 
 workloads: deps ## Build the MPI programs, libkeeptime_mpi for Open MPI and MPICH, and the plugin for Slurm
 	@$(MAKE) --no-print-directory -j$(JOBS) -C workloads MPICXX=mpicxx.openmpi MPI_NAME=open-mpi
@@ -60,51 +66,51 @@ ci: lint test ## Lints, then every test
 bench: bench-plan bench-calendar bench-ledger bench-broker bench-door bench-fabric bench-regions bench-pools bench-balancers bench-sites bench-testbed bench-control bench-deadline bench-sim bench-profiler bench-enforce bench-cpu bench-rate bench-isolation bench-mpi bench-first-light ## All benchmarks; lists what is not met
 	@$(KEEPTIME)-bench summary --out $(OUT)
 
-bench-plan: build deps ## Planning one request over 10,000 curve points and 1,000 nodes
+bench-plan: ready ## Planning one request over 10,000 curve points and 1,000 nodes
 	@$(KEEPTIME)-bench plan --out $(OUT)
 
-bench-calendar: build deps ## Earliest fit, admission and memory of 1,000 to 1,000,000 reservations
+bench-calendar: ready ## Earliest fit, admission and memory of 1,000 to 1,000,000 reservations
 	@$(KEEPTIME)-bench calendar --out $(OUT)
 
-bench-cpu: build deps ## Shares of CPU by both mechanisms, how much can be given out, how soon a change is in force (root)
+bench-cpu: ready ## Shares of CPU by both mechanisms, how much can be given out, how soon a change is in force (root)
 	@$(KEEPTIME)-bench cpu --out $(OUT)
 
-bench-ledger: build deps ## Durable appends per second, and reading 100,000 batches again
+bench-ledger: ready ## Durable appends per second, and reading 100,000 batches again
 	@$(KEEPTIME)-bench ledger --out $(OUT)
 
-bench-broker: build deps ## Grants through a broker's socket, and its restart with 100,000 reservations
+bench-broker: ready ## Grants through a broker's socket, and its restart with 100,000 reservations
 	@$(KEEPTIME)-bench broker --out $(OUT)
 
-bench-door: build deps ## What TLS, certificates and tokens cost
+bench-door: ready ## What TLS, certificates and tokens cost
 	@$(KEEPTIME)-bench door --out $(OUT)
 
-bench-pools: build deps ## Decisions about 1,000 nodes and 50 sites; policies compared in virtual time
+bench-pools: ready ## Decisions about 1,000 nodes and 50 sites; policies compared in virtual time
 	@$(KEEPTIME)-bench pools --out $(OUT)
 
-bench-balancers: build deps ## Requests lost over 1,000 moves behind HAProxy; nginx and Apache beside
+bench-balancers: ready ## Requests lost over 1,000 moves behind HAProxy; nginx and Apache beside
 	@$(KEEPTIME)-bench balancers --out $(OUT)
 
-bench-sites: build deps ## How soon a site that is flooded has a node more, with a broker, agents and HAProxy
+bench-sites: ready ## How soon a site that is flooded has a node more, with a broker, agents and HAProxy
 	@$(KEEPTIME)-bench sites --out $(OUT)
 
-bench-testbed: build deps ## Bursts of orders to sites on real web servers, fixed shares and shared nodes (root)
+bench-testbed: ready ## Bursts of orders to sites on real web servers, fixed shares and shared nodes (root)
 	@$(KEEPTIME)-bench testbed --out $(OUT)
 
-bench-fabric: build deps ## All that the fabric promises, against raw TCP, a bare ring and other libraries (root for what takes several nodes)
+bench-fabric: ready ## All that the fabric promises, against raw TCP, a bare ring and other libraries (root for what takes several nodes)
 	@scripts/setup peers
 	@$(MAKE) --no-print-directory -C crates/bench/peers
 	@$(KEEPTIME)-bench fabric --out $(OUT)
 
-bench-regions: build deps ## Reading another node's memory against asking it, idle and under load (root)
+bench-regions: ready ## Reading another node's memory against asking it, idle and under load (root)
 	@$(KEEPTIME)-bench regions --out $(OUT)
 
-bench-control: build deps ## Rate control on simulated programs, the paper's policy and ours
+bench-control: ready ## Rate control on simulated programs, the paper's policy and ours
 	@$(KEEPTIME)-bench control --out $(OUT)
 
-bench-deadline: build deps ## Late jobs of batch logs, with keeptime run --by, behind the broker's queue and by FCFS with backfill
+bench-deadline: ready ## Late jobs of batch logs, with keeptime run --by, behind the broker's queue and by FCFS with backfill
 	@$(KEEPTIME)-bench deadline --out $(OUT)
 
-bench-sim: build deps ## A simulated cluster of 10,000 nodes: decisions a second, promises against plain backfill
+bench-sim: ready ## A simulated cluster of 10,000 nodes: decisions a second, promises against plain backfill
 	@$(KEEPTIME)-bench sim --out $(OUT)
 
 bench-rate: build workloads ## A real program held at parts of its full speed (root)
@@ -116,13 +122,13 @@ eval-time-sharing: build workloads bench-control bench-deadline ## Figures 2 to 
 eval-sites: bench-regions bench-balancers bench-sites bench-testbed ## Figures 8 to 14 of the shared data centres paper, done again, as one page (root)
 	@$(KEEPTIME)-bench shared-data-centers --out $(OUT)
 
-bench-profiler: build deps ## Runs that the profiler needs against the full grid
+bench-profiler: ready ## Runs that the profiler needs against the full grid
 	@$(KEEPTIME)-bench profiler --out $(OUT)
 
-bench-enforce: build deps ## Reserved flows against greedy ones, rate error, leftover (root)
+bench-enforce: ready ## Reserved flows against greedy ones, rate error, leftover (root)
 	@$(KEEPTIME)-bench enforce --out $(OUT)
 
-bench-isolation: build deps ## A node's compute time against what the other nodes do (root)
+bench-isolation: ready ## A node's compute time against what the other nodes do (root)
 	@$(KEEPTIME)-bench isolation --out $(OUT)
 
 bench-mpi: build workloads ## What MPI programs have that ask for quality of service (root)
@@ -137,7 +143,7 @@ eval-mpich-gq: build workloads ## Figures and a table of MPICH-GQ, done again (r
 eval-middleware: build workloads ## Chapter 4 of the middleware thesis, done again, as one page (root, 4 hours; goes on where it was interrupted)
 	@$(KEEPTIME)-bench middleware --out $(OUT)
 
-eval-rocl: build deps ## Figures 2 to 12 of RoCL, done again, as one page (root; goes on where it was interrupted)
+eval-rocl: ready ## Figures 2 to 12 of RoCL, done again, as one page (root; goes on where it was interrupted)
 	@$(KEEPTIME)-bench rocl --out $(OUT)
 
 install: build ## Install keeptime, the units, manual pages, completions and documents, libkeeptime_mpi and Slurm's plugin if built (PREFIX=/usr/local)
@@ -145,17 +151,17 @@ install: build ## Install keeptime, the units, manual pages, completions and doc
 	        $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d \
 	        $(SHARE)/man/man1 $(addprefix $(SHARE)/doc/keeptime/docs/,formats pictures decisions)
 	install $(BUILT)/keeptime $(DESTDIR)$(PREFIX)/bin
-	$(BUILT)/keeptime completions bash > $(SHARE)/bash-completion/completions/keeptime
-	$(BUILT)/keeptime completions zsh > $(SHARE)/zsh/site-functions/_keeptime
-	$(BUILT)/keeptime completions fish > $(SHARE)/fish/vendor_completions.d/keeptime.fish
-	$(BUILT)/keeptime manual --out $(SHARE)/man/man1
+	$(READABLE) $(BUILT)/keeptime completions bash > $(SHARE)/bash-completion/completions/keeptime
+	$(READABLE) $(BUILT)/keeptime completions zsh > $(SHARE)/zsh/site-functions/_keeptime
+	$(READABLE) $(BUILT)/keeptime completions fish > $(SHARE)/fish/vendor_completions.d/keeptime.fish
+	$(READABLE) $(BUILT)/keeptime manual --out $(SHARE)/man/man1
 	install -m 644 README.md ARCHITECTURE.md HACKING.md CHANGELOG.md LICENSE-* $(SHARE)/doc/keeptime
 	install -m 644 docs/*.md $(SHARE)/doc/keeptime/docs
 	for part in formats pictures decisions; do \
 	    install -m 644 docs/$$part/* $(SHARE)/doc/keeptime/docs/$$part || exit 1; \
 	done
 	install -m 644 contrib/systemd/keeptime.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d
-	for unit in contrib/systemd/*.service; do \
+	$(READABLE) for unit in contrib/systemd/*.service; do \
 	    sed -e 's|/usr/bin/|$(PREFIX)/bin/|g' -e 's|/usr/share/|$(PREFIX)/share/|g' $$unit \
 	        > $(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit##*/} || exit 1; \
 	done
@@ -190,7 +196,7 @@ install-fabric: build ## Install libkeeptime_fabric, its header and manual pages
 	install -m 644 $(BUILT)/libkeeptime_fabric_c.a $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.a
 	install $(BUILT)/libkeeptime_fabric_c.so $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so.0
 	ln -sf libkeeptime_fabric.so.0 $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|0.1.0|' crates/fabric-c/keeptime_fabric.pc.in \
+	$(READABLE) sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|0.1.0|' crates/fabric-c/keeptime_fabric.pc.in \
 	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/keeptime_fabric.pc
 	install -m 644 crates/fabric-c/man/*.3 $(SHARE)/man/man3
 	install -m 644 crates/fabric-c/man/*.7 $(SHARE)/man/man7

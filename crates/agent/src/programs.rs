@@ -191,6 +191,11 @@ impl Visit {
         let (last, before) = ((progress, now), former.map(|course| course.last));
         state.courses.insert(self.number, Course { job, last, before });
     }
+
+    /// Whether it is known how far the rank is: it told that, and its job is still there.
+    pub fn has_course(&self) -> bool {
+        self.programs.lock().courses.contains_key(&self.number)
+    }
 }
 
 impl Drop for Visit {
@@ -386,8 +391,10 @@ mod tests {
         let at = |seconds| WallTime::default().saturating_add(Nanos::from_secs(seconds));
         let one = Progress { rank: 0, operations: 100, period: 10, told: 0 };
         assert_eq!(programs.progress_of(&job()), None);
+        assert!(!first.has_course());
         first.progress(job(), one, at(10));
         first.progress(job(), Progress { operations: 140, ..one }, at(12));
+        assert!(first.has_course() && !second.has_course());
         second.progress(job(), Progress { rank: 1, operations: 900, ..one }, at(12));
         let status = programs.progress_of(&job()).unwrap();
         assert_eq!(

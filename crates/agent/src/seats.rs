@@ -55,11 +55,12 @@ impl<K: Hash + Eq + Clone> Seats<K> {
     pub fn try_take(&self, who: K) -> Result<Seat<K>, Full> {
         let mut taken = self.taken.lock();
         let own = taken.get(&who).copied().unwrap_or(0);
-        if taken.values().sum::<usize>() >= self.all_max {
-            return Err(Full::All);
-        }
+        // Whoever has as many as it may is told so also when all have: others' going would be of no use to it.
         if own >= self.of_one_max {
             return Err(Full::One);
+        }
+        if taken.values().sum::<usize>() >= self.all_max {
+            return Err(Full::All);
         }
         taken.insert(who.clone(), own + 1);
         Ok(Seat { taken: Arc::clone(&self.taken), who })
@@ -103,6 +104,8 @@ mod tests {
         assert!(of_one.iter().all(Option::is_some) && take(1).is_none());
         let of_others = [take(2), take(2), take(3)];
         assert!(of_others.iter().all(Option::is_some) && take(4).is_none());
+        let why = |user| seats.try_take(user).err();
+        assert_eq!([1, 3, 4].map(why), [Full::One, Full::All, Full::All].map(Some));
         drop(of_one);
         let again = [take(1), take(1)];
         assert!(again.iter().all(Option::is_some) && take(4).is_none());

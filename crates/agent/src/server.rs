@@ -31,7 +31,8 @@ const CONNECTIONS_MAX: usize = 128;
 const STRANGERS_MAX: usize = 256;
 /// Of these, so many are one user's at most: nobody keeps the others out.
 const STRANGER_MAX: usize = 64;
-/// A connection that says nothing for so long is closed, unless a command of a job lasts as long as it.
+/// A connection that says nothing for so long is closed, unless a command of a job lasts as long as it, or a rank has told
+/// on it how far it is.
 const IDLE_MAX: Duration = Duration::from_secs(300);
 /// After a connection that could not be taken.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -84,7 +85,9 @@ pub fn serve<E: Enforcer + 'static>(
         let conversation = move || {
             let _seat = seat;
             match requester(user) {
-                Ok(requester) => drop(converse(&agent, stream, &requester)),
+                Ok(requester) => {
+                    drop(limit(&stream).and_then(|()| converse(&agent, stream, &requester)));
+                }
                 // Who comes again may be known then.
                 Err(error) => tracing::warn!("a user is not let in: {error}"),
             }
@@ -133,13 +136,17 @@ fn tick_for_ever<E: Enforcer>(agent: &Mutex<Agent<E>>) {
     }
 }
 
+/// Nobody keeps a connection that is of no use.
+fn limit(stream: &UnixStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(IDLE_MAX))?;
+    stream.set_write_timeout(Some(IDLE_MAX))
+}
+
 fn converse<E: Enforcer>(
     agent: &Mutex<Agent<E>>,
     stream: UnixStream,
     requester: &Requester,
 ) -> io::Result<()> {
-    stream.set_read_timeout(Some(IDLE_MAX))?;
-    stream.set_write_timeout(Some(IDLE_MAX))?;
     let process = getsockopt(&stream, PeerCredentials)?.pid();
     let visit = lock(agent).programs().visit();
     let mut commands = Commands { agent, started: Vec::new() };
@@ -149,11 +156,11 @@ fn converse<E: Enforcer>(
         match reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
             Ok(0) => return Ok(()),
             Ok(_) => {}
-            // What runs in a job says nothing for as long as it runs.
-            Err(error) if is_timeout(&error) && line.is_empty() && commands.are_wanted() => {
-                continue;
-            }
-            Err(error) => return Err(error),
+            // What runs in a job says nothing for as long as it runs, and a rank for as long as it computes.
+            Err(error) => match is_timeout(&error) && line.is_empty() {
+                true if commands.are_wanted() || visit.has_course() => continue,
+                _ => return Err(error),
+            },
         }
         let response = match serde_json::from_slice::<Request>(&line) {
             Err(error) => Response::Refused { reason: format!("not a request: {error}") },
@@ -440,5 +447,34 @@ mod tests {
         assert!(matches!(refused, Response::Refused { .. }) && !is_known, "{refused:?}");
         assert_eq!(tell(RANKS_MAX - 1), (Response::Done, true));
         assert_eq!(lock(&agent).programs().progress_of(&job()), None);
+    }
+
+    // Goal: how far a rank is stays known while it says nothing, as between two iterations that take hours, and its connection
+    // ends with its job. Method: a connection whose other end may be silent for a moment only.
+    #[test]
+    fn a_rank_that_is_silent_stays_known_as_long_as_its_job_is_there() {
+        const MOMENT: Duration = Duration::from_millis(10);
+        let directory = tempfile::tempdir().unwrap();
+        let agent = agent(&directory);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_read_timeout(Some(MOMENT)).unwrap();
+        ours.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let progress = Progress { rank: 0, operations: 7, period: 1, told: 0 };
+        let told = Request::MpiProgress { job: Some(job()), progress };
+        let mut line = serde_json::to_vec(&told).unwrap();
+        line.push(b'\n');
+        (&ours).write_all(&line).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| converse(&agent, theirs, &Requester::Trusted));
+            let mut reader = BufReader::new(&ours);
+            let mut answer = String::new();
+            reader.read_line(&mut answer).unwrap();
+            std::thread::sleep(20 * MOMENT);
+            let is_known = lock(&agent).programs().progress_of(&job()).is_some();
+            let withdraw = Request::Withdraw { job: job() };
+            let withdrawn = lock(&agent).answer(withdraw, &Requester::Trusted, now());
+            assert_eq!((is_known, withdrawn), (true, Response::Done), "{answer}");
+            assert_eq!(reader.read_line(&mut answer).unwrap(), 0, "the connection has ended");
+        });
     }
 }

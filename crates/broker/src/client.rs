@@ -3,8 +3,8 @@
 
 use crate::remote::{Place, Remote, Shown, Transport};
 use crate::wire::{
-    Filter, Happened, History, Known, Links, Listing, Nodes, Position, Possible, Problem, Ran,
-    Reserve, Timeline,
+    Drain, Filter, Happened, History, Known, Links, Listing, Nodes, Position, Possible, Problem,
+    Ran, Reserve, Resume, Timeline,
 };
 use axum::body::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -15,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use keeptime_credentials::dates;
 use keeptime_credentials::untrusted::Untrusted;
 use keeptime_engine::book::Reservation;
+use keeptime_model::drain::{DrainReason, NodeSet};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, Request, RequestKey};
 use keeptime_model::site::SiteSpec;
@@ -404,6 +405,23 @@ impl Client {
     /// If the broker does not answer.
     pub fn nodes(&self, at: Option<WallTime>) -> Result<Nodes, ClientError> {
         self.get(&with_query("/v1/nodes", &[("at", at.map(nanos))]))
+    }
+
+    /// Takes nodes out of service: nothing new comes to them, and what they have stays. Said again, it gives another reason.
+    ///
+    /// # Errors
+    /// If the caller is no operator, or a node is not there; nothing is done then.
+    pub fn drain(&self, nodes: NodeSet, reason: DrainReason) -> Result<(), ClientError> {
+        let drain = Drain { nodes, reason };
+        self.exchange(Method::POST, "/v1/nodes/drain", Some(&drain)).map(drop)
+    }
+
+    /// Has nodes be had again that were drained.
+    ///
+    /// # Errors
+    /// As [`Self::drain`].
+    pub fn resume(&self, nodes: NodeSet) -> Result<(), ClientError> {
+        self.exchange(Method::POST, "/v1/nodes/resume", Some(&Resume { nodes })).map(drop)
     }
 
     /// All links, and what of them is reserved at `at`, or now.

@@ -7,6 +7,11 @@ use keeptime_linux::users;
 use keeptime_model::reservation::UserName;
 use std::collections::BTreeSet;
 
+/// Connections of users at a time, through each door.
+pub(crate) const CONNECTIONS_MAX: usize = 1_024;
+/// Of one user, so that nobody takes all, wherever they come from.
+pub(crate) const CONNECTIONS_OF_USER_MAX: usize = 256;
+
 /// Who may change the reservations of others.
 #[derive(Debug, Clone, Default)]
 pub struct Operators(BTreeSet<UserName>);

@@ -81,6 +81,11 @@ impl Feed {
         self.head.subscribe()
     }
 
+    /// All that came after this revision is in memory.
+    pub fn recent_after(&self) -> Revision {
+        lock(&self.recent).after
+    }
+
     /// The batches after `after`, in order, where they are in memory; some of them, if that is much. Nothing where they are
     /// older than that: [`of_ledger`] has these.
     pub fn recent(&self, after: Revision) -> Option<Vec<Arc<[Happened]>>> {

@@ -1,12 +1,33 @@
 //! A connection whose other end has to take what it is sent within a time. Over TCP the kernel sees to that
-//! ([`keeptime_linux::tcp`]); a Unix socket waits for ever.
+//! ([`keeptime_linux::tcp`]); a Unix socket waits for ever. Who takes a little now and then is hung up on.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
 use tokio::time::{Sleep, sleep};
+
+/// Who takes nothing of what they are sent for so long is gone.
+pub(crate) const TAKEN_WITHIN: Duration = Duration::from_secs(30);
+
+/// Has a connection ended whose other end takes too long for an answer. Clones are of one connection.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HangUp(Arc<Notify>);
+
+impl HangUp {
+    /// Ends it, if it is still there.
+    pub fn now(&self) {
+        self.0.notify_one();
+    }
+
+    /// Until it is to be ended.
+    pub async fn is_due(&self) {
+        self.0.notified().await;
+    }
+}
 
 /// A stream that fails when something is to be written and nothing of it was taken for so long.
 #[derive(Debug)]

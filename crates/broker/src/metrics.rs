@@ -15,6 +15,7 @@ struct Seen {
     offers: usize,
     waiting: usize,
     nodes: usize,
+    drained: usize,
     applications: usize,
 }
 
@@ -35,6 +36,7 @@ pub async fn exposition(shared: &Shared) -> Result<String, Unavailable> {
     page.one("keeptime_offers", "gauge", "Requests that wait for agents.", seen.offers);
     page.one("keeptime_waiting", "gauge", "Requests that wait for room.", seen.waiting);
     page.one("keeptime_nodes", "gauge", "Nodes of the cluster.", seen.nodes);
+    page.one("keeptime_nodes_drained", "gauge", "Nodes out of service.", seen.drained);
     page.one("keeptime_agents_connected", "gauge", "Nodes that are there.", shared.hub.count());
     page.one("keeptime_applications", "gauge", "Applications that are known.", seen.applications);
     page.one("keeptime_steps_total", "counter", "Inputs carried out.", count(&counters.steps));
@@ -82,6 +84,7 @@ fn look(engine: &Engine) -> Seen {
         offers: engine.offer_count(),
         waiting: engine.waiting_count(),
         nodes: engine.cluster().topology().nodes().len(),
+        drained: engine.drained_count(),
         applications: engine.book().applications().len(),
     }
 }

@@ -4,9 +4,9 @@
 use crate::agents::{Hub, Reception};
 use crate::config::Config;
 use crate::core::{Core, CoreError, Handle};
-use crate::door::{self, Operators};
+use crate::door::{self, CONNECTIONS_MAX, CONNECTIONS_OF_USER_MAX, Operators};
 use crate::http::{self, Shared};
-use crate::impatient::Impatient;
+use crate::impatient::{HangUp, Impatient, TAKEN_WITHIN};
 use crate::loads::Loads;
 use crate::node_loads::NodeLoads;
 use crate::rates::Rates;
@@ -40,18 +40,12 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
-/// Connections of users at a time.
-const CONNECTIONS_MAX: usize = 1_024;
-/// Of these, kept for operators, who look after what happens when others have all the rest.
+/// Of the connections that users have at a time, kept for operators, who look after what happens when others have all the rest.
 const CONNECTIONS_OF_OPERATORS: usize = 64;
-/// Of one user, so that nobody takes all.
-const CONNECTIONS_OF_USER_MAX: usize = 256;
 /// As whom all count together who have no name here: the kernel gives this number to nobody.
 const NAMELESS: u32 = u32::MAX;
 /// A connection on which no request begins for so long is closed.
 const HEADER_WITHIN: Duration = Duration::from_secs(30);
-/// Who reads nothing of an answer for so long is gone, as over TCP.
-const TAKEN_WITHIN: Duration = Duration::from_secs(30);
 /// What is read ahead of a connection: its headers have to fit.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// Threads for connections: the work is done by the engine's and the ledger's own.
@@ -59,6 +53,9 @@ const WORKERS: usize = 2;
 /// Threads for what blocks or takes long: reads of the ledger, long answers, and questions to a directory service. More wait
 /// for one; the unit file allows 256 threads in all.
 const BLOCKING_MAX: usize = 64;
+/// Users whose names are asked for at a time: the others wait where a directory service does not answer, and lists and
+/// histories have the rest of these threads.
+const NAMES_MAX: usize = 16;
 /// How often it is looked whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -255,6 +252,8 @@ struct Door {
     nameless_users: bool,
     /// Who is there; operators may be there beside.
     open: Seats<u32>,
+    /// Whose names may be asked for.
+    names: Arc<Semaphore>,
     taken_within: Duration,
 }
 
@@ -270,7 +269,8 @@ impl Door {
     fn new(router: Router, operators: Operators, nameless_users: bool) -> Self {
         let open = Seats::new(CONNECTIONS_OF_USER_MAX);
         let open = open.at_most(CONNECTIONS_MAX - CONNECTIONS_OF_OPERATORS);
-        Self { router, operators, nameless_users, open, taken_within: TAKEN_WITHIN }
+        let names = Arc::new(Semaphore::new(NAMES_MAX));
+        Self { router, operators, nameless_users, open, names, taken_within: TAKEN_WITHIN }
     }
 
     async fn serve(self, listener: UnixListener) {
@@ -310,8 +310,14 @@ impl Door {
             Err(Full::All) => None,
             Err(Full::One) => return None,
         };
-        let operators = self.operators.clone();
-        let caller = tokio::task::spawn_blocking(move || operators.caller(uid)).await.ok()?;
+        let (operators, turn) = (self.operators.clone(), Arc::clone(&self.names));
+        // Never closed.
+        let turn = turn.acquire_owned().await.ok()?;
+        let ask = move || {
+            let _turn = turn;
+            operators.caller(uid)
+        };
+        let caller = tokio::task::spawn_blocking(ask).await.ok()?;
         let caller = match caller {
             Ok(caller) => caller,
             // Who comes again may be known then.
@@ -360,18 +366,23 @@ async fn converse(
     router: Router,
     caller: Caller,
 ) -> hyper::Result<()> {
-    let service = TowerToHyperService::new(router);
+    let (service, hang_up) = (TowerToHyperService::new(router), HangUp::default());
+    let ended = hang_up.clone();
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(caller.clone());
+        request.extensions_mut().insert(hang_up.clone());
         hyper::service::Service::call(&service, request)
     });
-    protocol(HEADER_WITHIN).serve_connection(TokioIo::new(stream), service).await
+    tokio::select! {
+        served = protocol(HEADER_WITHIN).serve_connection(TokioIo::new(stream), service) => served,
+        () = ended.is_due() => Ok(()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::body;
+    use axum::{Extension, body};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::time::timeout;
     use tower::ServiceExt;
@@ -404,6 +415,18 @@ mod tests {
         drop(guests);
         drop(door.admit(first).await.unwrap());
         assert!(door.open.are_empty());
+    }
+
+    // Goal: a directory service that does not answer takes a part of the threads that may block, and no more.
+    #[tokio::test]
+    async fn who_comes_waits_while_many_names_are_asked_for() {
+        let mut door = door(Router::new(), &[], false);
+        door.names = Arc::new(Semaphore::new(1));
+        let asked = Arc::clone(&door.names).acquire_owned().await.unwrap();
+        assert!(timeout(Duration::from_millis(50), door.admit(0)).await.is_err());
+        drop(asked);
+        assert!(timeout(SOON, door.admit(0)).await.unwrap().is_some());
+        assert_eq!(door.names.available_permits(), 1);
     }
 
     /// What one of the door's guests is answered.
@@ -451,5 +474,21 @@ mod tests {
         let mut read = Vec::new();
         far.read_to_end(&mut read).await.unwrap();
         assert!(read.len() < 8 << 20, "{} bytes", read.len());
+    }
+
+    // Goal: who takes too long for an answer is let go though nothing stands still yet. Method: the connection is hung up by
+    // what answers.
+    #[tokio::test]
+    async fn who_is_hung_up_on_is_let_go_at_once() {
+        let answer = |Extension(hang_up): Extension<HangUp>| async move {
+            hang_up.now();
+            vec![0u8; 8 << 20]
+        };
+        let mut door = door(Router::new().fallback(answer), &[], false);
+        door.taken_within = Duration::from_secs(3_600);
+        let (near, mut far) = UnixStream::pair().unwrap();
+        far.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        timeout(SOON, door.clone().receive(near)).await.unwrap();
+        assert!(door.open.are_empty());
     }
 }

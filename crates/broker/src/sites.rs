@@ -179,7 +179,7 @@ fn standing(engine: &Engine) -> Standing {
             name: name.clone(),
             address: node.address,
             site: held.map(|held| held.site.clone()),
-            is_there: engine.is_connected(index),
+            is_there: engine.is_connected(index) && engine.drained(index).is_none(),
             cpu: node.cpu,
             // Another site would have it in the place of this one.
             cpu_free: free.checked_add(of_site).unwrap_or(free),

@@ -6,6 +6,7 @@ use keeptime_engine::{CallError, Event, Refusal};
 use keeptime_ledger::Revision;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;
+use keeptime_model::drain::{DrainReason, Drained, NodeSet};
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
@@ -171,6 +172,9 @@ pub struct Node {
     pub connected: bool,
     /// When the agent was heard of last.
     pub heard_unix_nanos: WallTime,
+    /// Who took it out of service, since when and why; nothing = it is in service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drained: Option<Drained>,
     /// CPU that can be reserved, and what of it is.
     pub cpu_ppm: CpuPpm,
     /// Reserved then.
@@ -187,6 +191,31 @@ pub struct Node {
     pub told: Vec<Handle>,
     /// What it cannot enforce, and why.
     pub not_enforced: Vec<String>,
+}
+
+impl Node {
+    /// Whether something new may come to it now.
+    pub fn is_to_be_had(&self) -> bool {
+        self.connected && self.drained.is_none()
+    }
+}
+
+/// `POST /v1/nodes/drain`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Drain {
+    /// Which.
+    pub nodes: NodeSet,
+    /// Why, for whoever is refused them.
+    pub reason: DrainReason,
+}
+
+/// `POST /v1/nodes/resume`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resume {
+    /// Which; those of them that are in service stay so.
+    pub nodes: NodeSet,
 }
 
 /// The answer to `GET /v1/links`.

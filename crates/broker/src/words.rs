@@ -41,10 +41,24 @@ pub fn event(event: &Event) -> String {
         Event::SiteAdded { site } => format!("site {} is described", site.name),
         Event::SiteLeaving { site } => format!("site {site} is to be removed"),
         Event::SiteRemoved { site } => format!("site {site} is gone"),
+        Event::Drained { nodes, by, reason } => {
+            format!("{} drained by {by}: {reason}", self::nodes(nodes))
+        }
+        Event::Resumed { nodes, by } => format!("{} resumed by {by}", self::nodes(nodes)),
         Event::ClockAccepted { recorded_unix_nanos } => {
             format!("the clock was accepted: one that was ahead showed {recorded_unix_nanos}")
         }
         other => other.kind().into(),
+    }
+}
+
+/// Nodes by their names; of many, how many more there are.
+pub fn nodes<'a>(nodes: impl IntoIterator<Item = &'a Name>) -> String {
+    let mut nodes = nodes.into_iter();
+    let named: Vec<_> = nodes.by_ref().take(NODES_NAMED_MAX).map(Name::as_str).collect();
+    match nodes.count() {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
     }
 }
 
@@ -138,6 +152,8 @@ fn extension(extension: &Extension, nodes: &[Name]) -> String {
 
 /// Flows that are named one by one.
 const FLOWS_NAMED_MAX: usize = 4;
+/// Nodes that are named one by one, where all of a cluster's may be meant.
+const NODES_NAMED_MAX: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -192,5 +208,17 @@ mod tests {
         let words = event(&lost(Some(Box::new(held))));
         assert!(words.starts_with("lost: n1 went away; instead: n1 n2"), "{words}");
         assert!(event(&lost(None)).ends_with("; nothing can be had instead"));
+    }
+
+    #[test]
+    fn many_nodes_are_counted() {
+        let drained = |count: u32| {
+            let nodes = (1..=count).map(|n| format!("n{n}").parse().unwrap()).collect();
+            let (by, reason) = ("ada".parse().unwrap(), "new disk".parse().unwrap());
+            event(&Event::Drained { nodes, by, reason })
+        };
+        assert_eq!(drained(2), "n1, n2 drained by ada: new disk");
+        let many = "n1, n2, n3, n4, n5, n6, n7, n8 and 1 more drained by ada: new disk";
+        assert_eq!(drained(9), many);
     }
 }

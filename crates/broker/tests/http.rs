@@ -11,6 +11,7 @@ use keeptime_broker::wire::{Filter, Position, Reserve};
 use keeptime_engine::book::Reservation;
 use keeptime_ledger::LedgerError;
 use keeptime_model::assignment::CpuMechanism;
+use keeptime_model::drain::NodeSet;
 use keeptime_model::pattern::{Pattern, RankFlow};
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, Resources, State};
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
@@ -263,6 +264,51 @@ fn the_document_is_what_is_served() {
     let routes = source.matches("\"/v1/").count();
     let documented = paths.keys().filter(|path| path.starts_with("/v1/")).count();
     assert_eq!(documented, routes, "every route is in the document");
+}
+
+// Goal: operators alone take nodes out of service, and whoever looks or is refused sees who did and why, also when the broker
+// has come back; watchers are told. Method: the user of this test is one, as the broker's own.
+#[test]
+fn operators_take_nodes_out_of_service_and_all_see_why() {
+    let mut world = World::new(2);
+    let client = world.client();
+    let set = |name: &str| NodeSet::Named([name.parse().unwrap()].into());
+    client.drain(set("n1"), "new disk".parse().unwrap()).unwrap();
+    world.stop();
+    world.start();
+    world.wait_until_all_are_there();
+    let nodes = client.nodes(None).unwrap().nodes;
+    let drained = nodes[0].drained.as_ref().unwrap();
+    assert_eq!(drained.reason.to_string(), "new disk");
+    assert!(!nodes[0].is_to_be_had() && nodes[1].is_to_be_had());
+    let error = client.reserve("two".parse().unwrap(), request(2, 10, 0, 60)).unwrap_err();
+    let refusal = error.problem().unwrap().refusal.clone().unwrap();
+    assert_eq!(refusal.drained, 1);
+    assert!(error.to_string().ends_with("; 1 node is drained"), "{error}");
+    let page = || world.request("GET", "/metrics", "");
+    assert!(page().contains("keeptime_nodes_drained 1\n"));
+    client.resume(NodeSet::All).unwrap();
+    assert!(page().contains("keeptime_nodes_drained 0\n"));
+    assert!(client.reserve("again".parse().unwrap(), request(2, 10, 0, 60)).is_ok());
+    let mut told = Vec::new();
+    let watched = client.watch(None, Some("0-0".parse().unwrap()), |happened| {
+        told.push(happened.text);
+        if told.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    watched.unwrap();
+    assert_eq!(told[0], format!("n1 drained by {}: new disk", drained.by));
+    assert_eq!(told[2], format!("n1 resumed by {}", drained.by));
+    let error = client.drain(set("n9"), "gone".parse().unwrap()).unwrap_err();
+    let problem = error.problem().unwrap();
+    assert_eq!((problem.status, problem.field.as_deref()), (400, Some("nodes")));
+    for (path, body, expected) in [
+        ("drain", r#"{"nodes": "all"}"#, "missing field `reason`"),
+        ("drain", r#"{"nodes": "all", "reason": " "}"#, "one line of at most 200 bytes"),
+        ("resume", r#"{"nodes": {"named": []}}"#, "nodes of the cluster, as n1, n2"),
+    ] {
+        let answer = world.request("POST", &format!("/v1/nodes/{path}"), body);
+        assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains(expected), "{answer}");
+    }
 }
 
 #[test]

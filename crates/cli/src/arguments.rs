@@ -9,6 +9,7 @@ mod door;
 mod fabric;
 mod manual;
 mod mpi;
+mod node;
 mod sim;
 mod site;
 mod testbed;
@@ -20,6 +21,7 @@ pub use fabric::{
     FabricListArguments, FabricPingArguments, FabricPlace,
 };
 pub use mpi::{AttachArguments, AttachTerms, EnvironmentArguments, MpiCommand};
+pub use node::{DrainArguments, NodeCommand, ResumeArguments, WhichNodes};
 pub use sim::{
     FailureArguments, Generator, SimArguments, SimCommand, SimSitesArguments, SimulatedCluster,
 };
@@ -92,6 +94,9 @@ pub enum Command {
     Why(OneArguments),
     /// Show the nodes, and what of them is reserved
     Nodes(AtArguments),
+    /// Take nodes out of service, and back: for operators
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// Show the links, and what of them is reserved
     Links(AtArguments),
     /// Show what is reserved when

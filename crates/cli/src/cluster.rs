@@ -172,8 +172,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// What is free now, by the broker's slot tables. A node whose agent is away, or that what is run may not be granted,
-    /// has nothing.
+    /// What is free now, by the broker's slot tables. A node whose agent is away, that is drained, or that what is run may not
+    /// be granted, has nothing.
     ///
     /// # Errors
     /// If the broker does not answer.
@@ -193,7 +193,7 @@ impl Cluster {
             let node = &nodes[node.0 as usize];
             let free = node.cpu_ppm.checked_sub(node.cpu_reserved_ppm);
             let may_be = self.among.is_empty() || self.among.contains(&node.name);
-            free.filter(|_| node.connected && may_be).unwrap_or(CpuPpm::new(0))
+            free.filter(|_| node.is_to_be_had() && may_be).unwrap_or(CpuPpm::new(0))
         };
         Ok(Availability::with_free(topology, reservable, link_free, cpu_free))
     }

@@ -69,7 +69,7 @@ pub fn load_profile(path: &Path) -> Result<Profile> {
     })?;
     let profile: Profile = serde_json::from_slice(&text)
         .with_context(|| format!("{} is not a profile", path.display()))?;
-    profile.check().with_context(|| format!("in the profile {}", path.display()))?;
+    profile.check_new().with_context(|| format!("in the profile {}", path.display()))?;
     Ok(profile)
 }
 

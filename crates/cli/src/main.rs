@@ -113,9 +113,14 @@ fn run(command: Command) -> anyhow::Result<Ending> {
     match &command {
         // SIGHUP has another meaning for it.
         Command::Broker(BrokerCommand::Run { .. }) => interrupt::listen()?,
-        command if runs_programs(command) => interrupt::listen_for_a_program()?,
+        // What was reserved before is kept without it.
+        Command::Run(arguments) => {
+            interrupt::listen_for_a_program(arguments.reservation.is_none())?;
+        }
+        Command::Demo(_) | Command::Profile(_) => interrupt::listen_for_a_program(true)?,
         // It has something to tell then.
         Command::Load(_) => interrupt::listen_at_terminal()?,
+        // All others end at once, and what they start has no signals blocked.
         _ => {}
     }
     match command {
@@ -145,11 +150,4 @@ fn run(command: Command) -> anyhow::Result<Ending> {
         // Carried out above.
         _ => Ok(Ending::Done),
     }
-}
-
-/// Whether a command runs programs in what it holds: it ends in order when it is interrupted. All others that are not named
-/// above end at once, and what they start has no signals blocked.
-fn runs_programs(command: &Command) -> bool {
-    use Command::{Demo, Profile, Run};
-    matches!(command, Demo(_) | Profile(_) | Run(_))
 }

@@ -15,8 +15,9 @@ use keeptime_model::units::Nanos;
 use process::{Broker, KEEPTIME, said, small, tomorrow};
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -93,12 +94,69 @@ fn only_its_owner_and_operators_change_a_reservation() {
         assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
         assert!(said(&refused).contains("r1 belongs to root"), "{}", said(&refused));
     }
+    let refused = broker.keeptime(&["node", "drain", "n1", "--reason", "mine"], Some(NOBODY));
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains("only operators may drain nodes"), "{}", said(&refused));
     let operator = broker.keeptime(&["cancel", "r2"], None);
     assert_eq!(operator.status.code(), Some(0), "{}", said(&operator));
     let list = said(&broker.keeptime(&["list"], Some(NOBODY)));
     assert!(list.contains("r1 granted, root") && !list.contains("r2"), "{list}");
     let why = said(&broker.keeptime(&["why", "r2"], Some(NOBODY)));
     assert!(why.contains("cancelled by root"), "{why}");
+}
+
+// Goal: who takes a node out of service is told when nothing is left there, and nothing new has come since, whatever becomes
+// of the broker. Method: in advance, since there are no agents.
+#[test]
+fn a_drained_node_gets_nothing_new_until_it_is_resumed() {
+    let mut broker = Broker::new();
+    let keeptime = |broker: &Broker, words: &[&str]| {
+        let output = broker.keeptime(words, None);
+        (output.status.code().unwrap(), said(&output))
+    };
+    let on_n1 = ["reserve", "--nodes", "n1", "--cpu", "10%", "--from", "+2h", "--for", "1h"];
+    assert_eq!(keeptime(&broker, &on_n1).0, 0);
+    let drain = ["node", "drain", "n1", "--reason", "new disk"];
+    let (code, text) = keeptime(&broker, &drain);
+    let expected = "n1 drained: nothing new comes there\nstill reserved there: r1 of ";
+    assert!(code == 0 && text.starts_with(expected), "{text}");
+    broker.kill();
+    broker.start();
+    let (code, text) = keeptime(&broker, &on_n1);
+    assert!(code == 1 && text.starts_with("r2 refused: n1 is drained ("), "{code}: {text}");
+    let any = ["reserve", "--nodes", "2", "--cpu", "10%", "--from", "+4h", "--for", "1h"];
+    let (code, text) = keeptime(&broker, &any);
+    assert!(code == 1 && text.contains("; 1 node is drained\n"), "{code}: {text}");
+    let (code, text) = keeptime(&broker, &["nodes"]);
+    assert!(code == 0 && text.contains("  drained by ") && text.contains(": new disk\n"), "{text}");
+    assert_eq!(text.matches("still reserved there: r1 of ").count(), 1, "{text}");
+    let (_, text) = keeptime(&broker, &["nodes", "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(value["nodes"][0]["drained"]["reason"], "new disk");
+    assert_eq!(value["nodes"][1].get("drained"), None);
+
+    let mut waits = Command::new(KEEPTIME);
+    waits.args(drain).arg("--wait").arg("--broker").arg(&broker.config.socket);
+    let mut waits = waits.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(waits.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().unwrap(), "n1 drained: nothing new comes there");
+    assert!(lines.next().unwrap().starts_with("still reserved there: r1 of "));
+    assert_eq!(keeptime(&broker, &["cancel", "r1"]).0, 0);
+    assert_eq!(lines.collect::<Vec<_>>(), ["nothing is reserved there"]);
+    assert!(waits.wait().unwrap().success());
+
+    let (code, text) = keeptime(&broker, &["node", "resume", "n1"]);
+    assert_eq!((code, text.as_str()), (0, "n1 in service\n"));
+    assert_eq!(keeptime(&broker, &on_n1).0, 0);
+    let (code, text) = keeptime(&broker, &["node", "drain", "n9", "--reason", "gone"]);
+    assert!(code == 64 && text.contains("nodes of the cluster, as n1, n2"), "{code}: {text}");
+    for odd in [&["n1"][..], &["--reason", "none"], &["n1", "--all", "--reason", "both"]] {
+        assert_eq!(keeptime(&broker, &[&["node", "drain"][..], odd].concat()).0, 64, "{odd:?}");
+    }
+    let (code, text) = keeptime(&broker, &["node", "drain", "--all", "--reason", "up", "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, value["nodes"].as_array().map(Vec::len)), (0, Some(2)));
+    assert_eq!(value["reservations"][0]["grant"]["nodes"][0], "n1");
 }
 
 #[test]

@@ -305,20 +305,23 @@ fn who_was_left_before_it_could_hear_of_that_ends() {
 }
 
 // Goal: who sends a user's signal to all processes, as batch systems do, does not end a command by ending what has started
-// it for its job; and what is told to a run comes to its launcher. Method: a command that says its number, and what it has
-// heard.
+// it for its job; and what a run passes on comes to its launcher, which has what others send to all by itself. Method: a
+// command that says its number, and what it has heard. Of several signals the lowest is heard first.
 #[test]
 fn a_users_signal_is_for_the_command_of_a_job() {
     let directory = tempfile::tempdir().unwrap();
     let _agent = agent_with_job(directory.path());
-    let script = "trap 'echo heard; exit 3' USR1; echo $$; while :; do sleep 0.05; done";
+    let script = "trap 'echo another' USR1; trap 'echo heard; exit 3' USR2; echo $$; \
+                  while :; do sleep 0.05; done";
     for options in [&["--die-with-parent"][..], &[]] {
         let mut exec = in_job(directory.path(), options, &["sh", "-c", script]);
         let mut exec = Running(exec.stdout(Stdio::piped()).spawn().unwrap());
         let mut output = BufReader::new(exec.0.stdout.take().unwrap());
         let (mut command, mut rest) = (String::new(), String::new());
         output.read_line(&mut command).unwrap();
-        let tell = |process: i32| kill(Pid::from_raw(process), Signal::SIGUSR1).unwrap();
+        let others = format!("kill -USR1 {}", exec.0.id());
+        assert!(Command::new("sh").args(["-c", &others]).status().unwrap().success());
+        let tell = |process: i32| kill(Pid::from_raw(process), Signal::SIGUSR2).unwrap();
         tell(exec.0.id() as i32);
         if options.is_empty() {
             tell(command.trim().parse().unwrap());
@@ -330,24 +333,32 @@ fn a_users_signal_is_for_the_command_of_a_job() {
     }
 }
 
-// Goal: a run does not lose what it holds by Ctrl-Z, and says so; and a signal for its program does not end it. Method: one
-// whose broker has not answered yet.
-#[test]
-fn a_run_is_neither_stopped_at_its_terminal_nor_ended_by_what_its_program_is_told() {
+/// A run whose broker does not answer; and that broker, as long as it is to wait for it.
+fn run_that_asks_in_vain(words: &[&str]) -> (Running, impl Sized) {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("broker.sock");
     let silent = UnixListener::bind(&socket).unwrap();
     silent.set_nonblocking(true).unwrap();
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let mut command = Command::new(env!("CARGO_BIN_EXE_keeptime"));
-    command.args(["run", "bsp", "--within", "1s", "--broker"]).arg(&socket).current_dir(root);
-    let mut run = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+    command.args(["run", "bsp", "--broker"]).arg(&socket).args(words).current_dir(root);
+    // In a group of its own, as the jobs of a shell are: the kernel does not stop one that no shell would set going again.
+    command.process_group(0).stdout(Stdio::null()).stderr(Stdio::piped());
+    let run = Running(command.spawn().unwrap());
     // It listens for signals before it asks.
     let mut connection = None;
     wait("its question", || {
         connection = silent.accept().ok();
         connection.is_some()
     });
+    (run, (directory, silent, connection))
+}
+
+// Goal: a run does not lose what it holds by Ctrl-Z, and says so; and a signal for its program does not end it. Method: one
+// whose broker has not answered yet.
+#[test]
+fn a_run_is_neither_stopped_at_its_terminal_nor_ended_by_what_its_program_is_told() {
+    let (mut run, _broker) = run_that_asks_in_vain(&["--within", "1s"]);
     let process = Pid::from_raw(run.0.id() as i32);
     for signal in [Signal::SIGUSR1, Signal::SIGTSTP] {
         kill(process, signal).unwrap();
@@ -357,6 +368,18 @@ fn a_run_is_neither_stopped_at_its_terminal_nor_ended_by_what_its_program_is_tol
     assert!(told.starts_with("not stopped: ") && told.contains("keeptime reserve"), "{told}");
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     assert!(!status.contains("State:\tT"), "{status}");
+}
+
+// What was reserved before stays without its run: whoever runs in it may suspend that.
+#[test]
+fn a_run_that_holds_nothing_is_stopped_at_its_terminal() {
+    let (run, _broker) = run_that_asks_in_vain(&["--in", "r1"]);
+    let process = Pid::from_raw(run.0.id() as i32);
+    kill(process, Signal::SIGTSTP).unwrap();
+    wait("it to be stopped", || {
+        let status = fs::read_to_string(format!("/proc/{process}/status"));
+        status.unwrap().contains("State:\tT")
+    });
 }
 
 // Goal: who loses the connection to their terminal leaves nothing running. Method: requests that nobody answers, for

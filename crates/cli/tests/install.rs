@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,9 +16,16 @@ fn built() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_keeptime")).parent().unwrap()
 }
 
+/// A command that makes files which others may not read, as careful administrators have it.
+fn by_the_careful(program: &Path) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "umask 027 && exec \"$0\" \"$@\""]).arg(program);
+    shell
+}
+
 /// Runs a target of the Makefile with what is built, below `stage`.
 fn make(target: &str, stage: &Path) {
-    let mut make = Command::new("make");
+    let mut make = by_the_careful(Path::new("make"));
     make.current_dir(root()).args(["-o", "build", target, "PREFIX=/usr"]);
     make.arg(format!("BUILT={}", built().display()));
     let output = make.arg(format!("DESTDIR={}", stage.display())).output().unwrap();
@@ -50,6 +58,14 @@ fn what_is_installed_is_whole_and_removed_again() {
     let stage = tempfile::tempdir().unwrap();
     make("install", stage.path());
     let usr = stage.path().join("usr");
+    for file in files(stage.path()) {
+        // Directories too: what is in them could not be looked at.
+        for path in file.ancestors().take_while(|path| *path != stage.path()) {
+            let mode = fs::metadata(path).unwrap().permissions().mode();
+            let read = if path.is_dir() { 0o055 } else { 0o044 };
+            assert_eq!(mode & read, read, "{}: {mode:o}", path.display());
+        }
+    }
     let page = fs::read_to_string(usr.join("share/man/man1/keeptime-run.1")).unwrap();
     assert!(page.contains("--within") || page.contains("\\-\\-within"), "{page}");
     for (file, word) in [
@@ -126,7 +142,7 @@ fn a_debian_package_has_what_is_installed_and_clears_the_host() {
         std::os::unix::fs::symlink(&path, all.path().join(path.file_name().unwrap())).unwrap();
     }
     let out = tempfile::tempdir().unwrap();
-    let mut script = Command::new(root().join("scripts/deb"));
+    let mut script = by_the_careful(&root().join("scripts/deb"));
     let output = script.arg(all.path()).arg(out.path()).arg("-Znone").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let package = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
@@ -139,6 +155,11 @@ fn a_debian_package_has_what_is_installed_and_clears_the_host() {
         assert!(contents.contains(file), "{file}: {contents}");
     }
     assert!(contents.lines().all(|line| line.contains("root/root")), "{contents}");
+    let is_everybodys = |line: &str| match line.as_bytes() {
+        [b'l', ..] => true,
+        mode => mode.get(4) == Some(&b'r') && mode.get(7) == Some(&b'r'),
+    };
+    assert!(contents.lines().all(is_everybodys), "{contents}");
     let version = said(&["--field"]);
     assert!(version.contains(&format!("Version: {}", env!("CARGO_PKG_VERSION"))), "{version}");
     assert!(version.contains("libc6 (>= "), "{version}");
@@ -147,4 +168,53 @@ fn a_debian_package_has_what_is_installed_and_clears_the_host() {
     assert!(unpack.arg("--control").arg(&package).arg(&control).status().unwrap().success());
     let before_removal = fs::read_to_string(control.join("prerm")).unwrap();
     assert!(before_removal.contains("keeptime agent clear --config /etc/keeptime/agent.toml"));
+}
+
+/// How the package's script before its removal ends, and what it calls, where the agent is in this `state` and `keeptime
+/// agent clear` ends with this `code`.
+fn removed(state: &str, code: i32) -> (Option<i32>, Vec<String>) {
+    let script = fs::read_to_string(root().join("scripts/deb")).unwrap();
+    let (_, script) = script.split_once("DEBIAN/prerm\" <<'END'\n").unwrap();
+    let (script, _) = script.split_once("\nEND\n").unwrap();
+    let host = tempfile::tempdir().unwrap();
+    let at = |name: &str| host.path().join(name);
+    fs::write(at("agent.toml"), "").unwrap();
+    let script = script
+        .replace("/run/systemd/system", &host.path().display().to_string())
+        .replace("/etc/keeptime/agent.toml", &at("agent.toml").display().to_string());
+    fs::write(at("prerm"), script).unwrap();
+    let told = format!("echo \"${{0##*/}} $*\" >>{}", at("calls").display());
+    let systemctl = format!("#!/bin/sh\n[ $1 = is-active ] && echo {state} && exit 3\n{told}\n");
+    let keeptime = format!("#!/bin/sh\n{told}\nexit {code}\n");
+    for (name, text) in [("systemctl", systemctl), ("keeptime", keeptime)] {
+        // By a shell: a file that is open here for writing may be so in what another test starts just then, and cannot be
+        // run as long as it is.
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "printf %s \"$1\" >\"$0\" && chmod +x \"$0\""]).arg(at(name)).arg(text);
+        assert!(shell.status().unwrap().success());
+    }
+    let mut script = Command::new("sh");
+    script.arg(at("prerm")).arg("remove");
+    let path = format!("{}:/usr/bin:/bin", host.path().display());
+    let ended = script.env("PATH", path).status().unwrap();
+    let calls = fs::read_to_string(at("calls")).unwrap();
+    // Without where the configuration is.
+    let words = |line: &str| line.split(" --config").next().unwrap_or_default().to_owned();
+    (ended.code(), calls.lines().map(words).collect())
+}
+
+// Goal: a removal that is refused since jobs are enforced leaves the node in service. Method: what the package's script calls,
+// by names that write it down.
+#[test]
+fn a_package_whose_removal_is_refused_goes_on() {
+    let [stop, clear] = ["systemctl stop keeptime-agent", "keeptime agent clear"];
+    let start = "systemctl start keeptime-agent";
+    let end = "systemctl disable --now keeptime-broker keeptime-agent keeptime-fabricd";
+    let of = |calls: &[&str]| calls.iter().map(ToString::to_string).collect::<Vec<_>>();
+    for state in ["active", "activating"] {
+        assert_eq!(removed(state, 0), (Some(0), of(&[stop, clear, end])), "{state}");
+        assert_eq!(removed(state, 1), (Some(1), of(&[stop, clear, start])), "{state}");
+    }
+    assert_eq!(removed("inactive", 0), (Some(0), of(&[clear, end])));
+    assert_eq!(removed("inactive", 1), (Some(1), of(&[clear])));
 }

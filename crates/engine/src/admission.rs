@@ -2,7 +2,7 @@
 
 use crate::agents::Agents;
 use crate::book::Book;
-use crate::call::{Lacking, NAMED_MAX, Reason, Refusal, WithoutMechanism};
+use crate::call::{DrainedNode, Lacking, NAMED_MAX, Reason, Refusal, WithoutMechanism};
 use crate::cluster::{Cluster, Group, Resource};
 use crate::pieces::{Piece, parted};
 use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
@@ -44,6 +44,8 @@ pub(crate) struct Admission<'a> {
     pub kept: Vec<bool>,
     /// Nodes that it may not be granted, whoever has them, by their positions; empty where it may have any.
     pub outside: Vec<bool>,
+    /// Drained nodes that it has not, by their positions; empty where there is none.
+    pub drained: Vec<bool>,
 }
 
 /// Resources that a goal comes to, or that were asked for.
@@ -386,7 +388,8 @@ impl Admission<'_> {
             flow_has_bits_per_second: placed.rate,
             link: link.unwrap_or_default(),
         };
-        Refusal { lacking: lacking.into_iter().collect(), ..reason.into() }
+        let (lacking, drained) = (lacking.into_iter().collect(), self.drained_count());
+        Refusal { lacking, drained, ..reason.into() }
     }
 
     /// A refusal because too few nodes have `resources`, with what the others lack.
@@ -394,7 +397,7 @@ impl Admission<'_> {
         let asked = self.guarantees(resources);
         let is_usable = |node: &NodeIndex| self.is_usable(*node, &asked);
         let all = || self.cluster.topology().node_indices();
-        let nodes = || all().filter(|node| !is_set(&self.outside, *node));
+        let nodes = || all().filter(|node| !self.is_out(*node));
         let lacks_of = |node| {
             let own = cpu_and_disk(resources, node).into_iter();
             own.filter_map(move |(of, amount)| self.lack(of, amount, span))
@@ -405,6 +408,7 @@ impl Admission<'_> {
         Refusal {
             lacking: nodes().filter(is_usable).flat_map(lacks_of).take(NAMED_MAX).collect(),
             unusable: unusable.take(NAMED_MAX).collect(),
+            drained: self.drained_count(),
             kept: kept.map(name).take(NAMED_MAX).collect(),
             ..reason.into()
         }
@@ -417,10 +421,22 @@ impl Admission<'_> {
         Some(self.lacking(&keeptime_calendar::calendar::Lacking { resource, lack }))
     }
 
-    /// Whether a node may be granted and is kept for nobody, and its agent is there, where it has to be, and can enforce all
-    /// that is asked.
+    /// Whether a node may be granted, is not drained and is kept for nobody, and its agent is there, where it has to be, and
+    /// can enforce all that is asked.
     pub fn is_usable(&self, node: NodeIndex, asked: &BTreeSet<Guarantee>) -> bool {
-        !is_set(&self.outside, node) && !self.is_kept(node) && self.can_enforce(node, asked)
+        !self.is_out(node) && !self.is_kept(node) && self.can_enforce(node, asked)
+    }
+
+    /// Whether it may not be granted a node, since that is none of those that it may have, or drained.
+    fn is_out(&self, node: NodeIndex) -> bool {
+        is_set(&self.outside, node) || is_set(&self.drained, node)
+    }
+
+    /// How many nodes that it might have had otherwise are drained.
+    fn drained_count(&self) -> u32 {
+        let drained = self.cluster.topology().node_indices();
+        let drained = drained.filter(|node| is_set(&self.drained, *node));
+        drained.filter(|node| !is_set(&self.outside, *node)).count() as u32
     }
 
     /// Whether a node is kept for somebody else.
@@ -450,7 +466,7 @@ impl Admission<'_> {
 
     /// Whether all of these nodes are usable.
     pub fn check_usable(&self, names: &[Name], asked: &BTreeSet<Guarantee>) -> Result<(), Denied> {
-        let (mut away, mut kept) = (Vec::new(), Vec::new());
+        let (mut away, mut kept, mut drained) = (Vec::new(), Vec::new(), Vec::new());
         let mut refused = BTreeMap::<_, Vec<_>>::new();
         for name in names {
             let node = self.cluster.node(name)?;
@@ -460,13 +476,20 @@ impl Admission<'_> {
             if self.is_kept(node) {
                 kept.push(name.clone());
             }
+            if is_set(&self.drained, node)
+                && let Some(why) = self.book.drained().get(name)
+            {
+                drained.push(DrainedNode::new(name.clone(), why));
+            }
             if let Some(guarantee) = self.agents.refused(node, asked) {
                 refused.entry(guarantee).or_default().push(name.clone());
             }
         }
-        // Whoever is away may come back; what cannot be enforced is told first.
+        drained.truncate(NAMED_MAX);
+        // Whoever is away may come back; what cannot be enforced is told first, and what somebody has to undo next.
         match refused.pop_first() {
             Some((asked, nodes)) => Err(Reason::NotEnforced { asked, nodes }.into()),
+            None if !drained.is_empty() => Err(Reason::NodesDrained(drained).into()),
             None if !away.is_empty() => Err(Reason::NodesAway(away).into()),
             None if !kept.is_empty() => Err(Reason::NodesKept(kept).into()),
             None => Ok(()),
@@ -507,8 +530,8 @@ impl Admission<'_> {
             }
             refusal::Reason::LinkBusy(short) => {
                 let (of, needs) = (Resource::Link(short.direction), short.needs_bits_per_second);
-                let lacking = self.lack(of, needs.get(), span);
-                Refusal { lacking: lacking.into_iter().collect(), ..said.into() }
+                let lacking = self.lack(of, needs.get(), span).into_iter().collect();
+                Refusal { lacking, drained: self.drained_count(), ..said.into() }
             }
             _ => said.into(),
         }

@@ -1,11 +1,12 @@
-//! What the events add up to: every application, reservation and web site. The same events in the same order
-//! give the same book.
+//! What the events add up to: every application, reservation and web site, and which nodes are drained. The same
+//! events in the same order give the same book.
 
 use crate::call::Refusal;
 use crate::event::{Event, Modified};
 use crate::weight;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;
+use keeptime_model::drain::Drained;
 use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
@@ -64,7 +65,7 @@ pub struct Known {
     pub fitted: Arc<FittedProfile>,
 }
 
-/// Every application, reservation and web site.
+/// Every application, reservation and web site, and which nodes are drained.
 #[derive(Debug, Clone, Default)]
 pub struct Book {
     applications: BTreeMap<Name, Known>,
@@ -76,6 +77,8 @@ pub struct Book {
     sites: BTreeMap<Name, HostedSite>,
     /// Which reservation a node serves a site by.
     site_nodes: BTreeMap<Name, Handle>,
+    /// Nodes to which nothing new comes, those too that the cluster has not any more.
+    drained: BTreeMap<Name, Drained>,
     /// By which reservation a lost one was replaced.
     successors: BTreeMap<Handle, Handle>,
     /// Lost ones that are to be moved, of which nothing has come yet.
@@ -106,6 +109,8 @@ pub struct Snapshot {
     sites: Vec<HostedSite>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     unmoved: BTreeSet<Handle>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    drained: BTreeMap<Name, Drained>,
     next: u64,
 }
 
@@ -146,6 +151,11 @@ impl Book {
         let of_it =
             |node: &&Name| self.site_node(node).is_some_and(|(_, asked)| asked.site == *site);
         self.site_nodes.keys().filter(of_it).count()
+    }
+
+    /// Nodes to which nothing new comes, by whom and why; those too that the cluster has not any more.
+    pub fn drained(&self) -> &BTreeMap<Name, Drained> {
+        &self.drained
     }
 
     /// Under which handle a user's key was used.
@@ -200,6 +210,7 @@ impl Book {
             originals: self.originals.iter().map(original).collect(),
             sites: self.sites.values().cloned().collect(),
             unmoved: self.unmoved.clone(),
+            drained: self.drained.clone(),
             next: self.next,
         }
     }
@@ -210,8 +221,8 @@ impl Book {
     /// If a profile cannot be planned with.
     pub fn restore(snapshot: Snapshot) -> Result<Self, Invalid> {
         let originals = snapshot.originals.into_iter().collect();
-        let (next, unmoved) = (snapshot.next, snapshot.unmoved);
-        let mut book = Self { next, originals, unmoved, ..Self::default() };
+        let Snapshot { next, unmoved, drained, .. } = snapshot;
+        let mut book = Self { next, originals, unmoved, drained, ..Self::default() };
         for (application, profile, runs) in snapshot.applications {
             book.register(application, profile, runs)?;
         }
@@ -314,9 +325,41 @@ impl Book {
                 }
             }
             Event::SiteRemoved { site } => drop(self.sites.remove(site)),
-            Event::ClockAccepted { .. } => {}
+            Event::Drained { nodes, by, reason } => {
+                for node in nodes {
+                    let before = self.drained.get(node).map(|before| before.since_unix_nanos);
+                    let since_unix_nanos = before.unwrap_or(time);
+                    let drained =
+                        Drained { by: by.clone(), since_unix_nanos, reason: reason.clone() };
+                    self.drained.insert(node.clone(), drained);
+                }
+            }
+            Event::Resumed { nodes, .. } => {
+                self.drained.retain(|node, _| !nodes.contains(node));
+            }
+            Event::ClockAccepted { .. } => self.go_on_from(time),
         }
         Ok(())
+    }
+
+    /// Time goes on from here, before what was recorded by a clock that was ahead: what has begun, or was changed, did so by
+    /// now, so that what runs is held from now on and not from then. O(reservations).
+    fn go_on_from(&mut self, time: WallTime) {
+        for reservation in self.reservations.values_mut() {
+            let is_active = reservation.state == State::Active;
+            let is_ahead = is_active && reservation.from_unix_nanos > time;
+            // Others stay shared with snapshots that are being saved.
+            if is_ahead || reservation.since_unix_nanos > time {
+                let reservation = Arc::make_mut(reservation);
+                reservation.since_unix_nanos = reservation.since_unix_nanos.min(time);
+                if is_active {
+                    reservation.from_unix_nanos = reservation.from_unix_nanos.min(time);
+                }
+            }
+        }
+        for drained in self.drained.values_mut() {
+            drained.since_unix_nanos = drained.since_unix_nanos.min(time);
+        }
     }
 
     /// Whether a reservation is moved when it is lost: as its request says, or else its application.

@@ -5,6 +5,7 @@ use keeptime_model::Invalid;
 use keeptime_model::application::Application;
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::capability::Guarantee;
+use keeptime_model::drain::{DrainReason, Drained, NodeSet};
 use keeptime_model::extension::Extension;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
@@ -110,6 +111,19 @@ pub enum Call {
     RemoveSite {
         /// Which.
         site: Name,
+    },
+    /// Takes nodes out of service: nothing new comes to them, and what they have stays. Operators only. Said again, it
+    /// gives another reason.
+    Drain {
+        /// Which.
+        nodes: NodeSet,
+        /// Why.
+        reason: DrainReason,
+    },
+    /// Lets nodes be had again that were drained. Operators only.
+    Resume {
+        /// Which.
+        nodes: NodeSet,
     },
 }
 
@@ -220,6 +234,9 @@ pub struct Refusal {
     /// [`NAMED_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unusable: Vec<Name>,
+    /// So many nodes do not count, since they are drained.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub drained: u32,
     /// Nodes that are kept for others, which wait for room and were passed too often: at most [`NAMED_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<Name>,
@@ -235,6 +252,18 @@ pub struct Refusal {
     /// Less of the resources that would be admitted at the time that was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resource_offers: Vec<ResourceOffer>,
+}
+
+/// A node that is drained.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DrainedNode {
+    /// Which.
+    pub node: Name,
+    /// Who said why.
+    pub by: UserName,
+    /// Why.
+    pub reason: DrainReason,
 }
 
 /// A node on which a mechanism does not serve.
@@ -299,6 +328,8 @@ pub enum Reason {
     NodesAway(Vec<Name>),
     /// These nodes are kept for others, which wait for room and were passed too often.
     NodesKept(Vec<Name>),
+    /// Nothing new comes to these nodes: of more than [`NAMED_MAX`], the first.
+    NodesDrained(Vec<DrainedNode>),
     /// These nodes cannot enforce what is asked of them.
     NotEnforced {
         /// What.
@@ -366,6 +397,11 @@ impl Refusal {
             let nodes = list(&self.unusable);
             parts.push(format!("not connected, or not able to enforce it: {nodes}"));
         }
+        match self.drained {
+            0 => {}
+            1 => parts.push("1 node is drained".into()),
+            count => parts.push(format!("{count} nodes are drained")),
+        }
         if !self.kept.is_empty() {
             parts.push(format!("kept for who waits longer: {}", list(&self.kept)));
         }
@@ -404,6 +440,7 @@ impl Reason {
             Self::NodesKept(names) => {
                 format!("these nodes are kept for who waits longer: {}", list(names))
             }
+            Self::NodesDrained(nodes) => list(nodes),
             Self::NotEnforced { asked, nodes } => {
                 format!("these nodes cannot enforce {asked}: {}", list(nodes))
             }
@@ -446,6 +483,20 @@ impl Lacking {
     }
 }
 
+impl DrainedNode {
+    /// `node`, which is so.
+    pub(crate) fn new(node: Name, Drained { by, reason, .. }: &Drained) -> Self {
+        Self { node, by: by.clone(), reason: reason.clone() }
+    }
+}
+
+impl fmt::Display for DrainedNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { node, by, reason } = self;
+        write!(f, "{node} is drained ({by}: {reason})")
+    }
+}
+
 impl fmt::Display for WithoutMechanism {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { node, asked, serve } = self;
@@ -467,6 +518,10 @@ impl fmt::Display for ResourceOffer {
     }
 }
 
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 fn list(names: &[impl ToString]) -> String {
     names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
@@ -477,6 +532,7 @@ impl From<Reason> for Refusal {
             reason,
             lacking: Vec::new(),
             unusable: Vec::new(),
+            drained: 0,
             kept: Vec::new(),
             without_mechanism: Vec::new(),
             earliest_start_unix_nanos: None,

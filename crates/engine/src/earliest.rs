@@ -29,7 +29,7 @@ impl Admission<'_> {
         let need = self.least_need(ask)?;
         match &need.resources.nodes {
             NodeChoice::Named(nodes) => {
-                // What is away, refuses it, or is kept for others may be so at any start.
+                // What is away, drained, refuses it, or is kept for others may be so at any start.
                 self.check_usable(nodes, &self.guarantees(&need.resources)).ok()?;
                 self.earliest_on(need.on(nodes.clone()), when)
             }

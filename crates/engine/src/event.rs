@@ -3,6 +3,7 @@
 
 use crate::call::Refusal;
 use keeptime_model::application::Application;
+use keeptime_model::drain::DrainReason;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, UserName};
@@ -11,6 +12,7 @@ use keeptime_model::units::{Nanos, WallTime};
 use keeptime_planner::drift::Observation;
 use keeptime_planner::outline::Outline;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// One thing that happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -115,6 +117,22 @@ pub enum Event {
         /// Which.
         site: Name,
     },
+    /// Nothing new comes to these nodes, and what they have stays; or another reason was given for that.
+    Drained {
+        /// Which.
+        nodes: BTreeSet<Name>,
+        /// Who said so.
+        by: UserName,
+        /// Why.
+        reason: DrainReason,
+    },
+    /// These nodes, which were drained, are to be had again.
+    Resumed {
+        /// Which.
+        nodes: BTreeSet<Name>,
+        /// Who said so.
+        by: UserName,
+    },
     /// Somebody said that the clock is right, which shows less than what is recorded: time goes on from here.
     ClockAccepted {
         /// When the record before was made, by a clock that was ahead.
@@ -216,17 +234,21 @@ impl Event {
             Self::SiteAdded { .. } => "site-added",
             Self::SiteLeaving { .. } => "site-leaving",
             Self::SiteRemoved { .. } => "site-removed",
+            Self::Drained { .. } => "drained",
+            Self::Resumed { .. } => "resumed",
             Self::ClockAccepted { .. } => "clock-accepted",
         }
     }
 
-    /// The reservation that it is about; none if it is about an application, a web site or the clock.
+    /// The reservation that it is about; none if it is about an application, a web site, nodes or the clock.
     pub fn handle(&self) -> Option<Handle> {
         match self {
             Self::Registered { .. }
             | Self::SiteAdded { .. }
             | Self::SiteLeaving { .. }
             | Self::SiteRemoved { .. }
+            | Self::Drained { .. }
+            | Self::Resumed { .. }
             | Self::ClockAccepted { .. } => None,
             Self::Granted { handle, .. }
             | Self::Refused { handle, .. }

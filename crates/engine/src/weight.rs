@@ -21,6 +21,8 @@ const SERVICE: u64 = 256;
 const EXTENSION_FLOW: u64 = 48;
 /// A parameter without its value.
 const PARAMETER: u64 = 128;
+/// A drained node, with who said so and why.
+const DRAINED: u64 = NAME + 384;
 /// What a refusal offers instead, without what can be long.
 const OFFER: u64 = 256;
 
@@ -69,6 +71,7 @@ fn of_refusal(refusal: &Refusal) -> u64 {
         | Reason::NodesKept(nodes)
         | Reason::AgentsSilent(nodes)
         | Reason::NotEnforced { nodes, .. } => each(nodes, NAME),
+        Reason::NodesDrained(nodes) => each(nodes, DRAINED),
         _ => 0,
     };
     let goals = refusal

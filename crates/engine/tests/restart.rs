@@ -10,7 +10,7 @@ use keeptime_engine::{Answer, Call, CallError, Event, Input, Policy};
 use keeptime_model::loss::OnLoss;
 use keeptime_model::reservation::{Handle, Malleable, NodeChoice, Request, State};
 use keeptime_model::topology::Topology;
-use keeptime_model::units::{CpuPpm, Nanos, Share};
+use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, Share};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use world::{Manner, World, at, named, policy, refused, request, star};
@@ -234,8 +234,10 @@ fn what_is_counted_is_what_there_is() {
     assert!(world.engine.book().states().is_empty());
 }
 
-// Goal: a broker whose clock was ahead goes on by the right time when somebody has said which that is, and what runs goes on.
-// Method: what is recorded before is of two hours later, further ahead than agents are told of anything.
+// Goal: a broker whose clock was ahead goes on by the right time when somebody has said which that is, and what runs goes on
+// and has what it holds from now on, not from when the wrong clock said that it began. Method: what is recorded before is of
+// two hours later, further ahead than agents are told of anything; half of the node is free beside it, and no more, also
+// for whoever begins anew from a snapshot. Its owner may go on saying when it was to begin.
 #[test]
 fn after_a_clock_that_was_ahead_time_goes_on_from_what_was_accepted_and_so_does_what_runs() {
     let mut world = World::star(1);
@@ -249,8 +251,44 @@ fn after_a_clock_that_was_ahead_time_goes_on_from_what_was_accepted_and_so_does_
     restart(&mut world, policy());
     assert_eq!(world.engine.now(), at(0));
     assert_eq!((state(&world, runs), world.jobs_of(0)), (State::Active, vec!["r1".to_owned()]));
-    let next = world.reserve("b", request(named(&["n1"]), 80, 0, 0, 600)).unwrap();
+    assert_eq!(world.engine.book().reservations()[&runs].from_unix_nanos, at(0));
+    let on = |percent| request(named(&["n1"]), percent, 0, 0, 600);
+    refused(world.reserve("b", on(80)));
+    let next = world.reserve("c", on(50)).unwrap();
     assert_eq!(state(&world, next), State::Active);
+    world.restart_from_snapshot();
+    world.connect_all();
+    world.pump();
+    refused(world.reserve("d", on(1)));
+    assert!(modify(&mut world, runs, request(named(&["n1"]), 40, 0, 7_200, 7_800)).is_ok());
+    assert!(world.reserve("e", on(10)).is_ok());
     world.pass(7_900);
     assert_eq!([runs, next].map(|handle| state(&world, handle)), [State::Ended; 2]);
+}
+
+// Goal: what was recorded before curves had a limit keeps no broker from beginning, and nothing new comes in beyond it. Method:
+// a curve of 65 points in the record, and in a snapshot.
+#[test]
+fn a_curve_of_more_points_than_are_taken_by_now_is_restored_and_not_registered() {
+    let (application, mut profile) = world::application();
+    for mbit in 1..=64 {
+        let (rate, time) = (BitsPerSecond::from_mbit(mbit), Nanos::from_millis(2_000));
+        profile.record(&Default::default(), 2, rate, time);
+    }
+    assert_eq!(profile.curves[0].points.len(), 65);
+    let (application, profile) = (Box::new(application), Box::new(profile));
+    let mut world = World::star(2);
+    let recorded = Event::Registered { application: application.clone(), profile: profile.clone() };
+    world.record.push((world.now, recorded));
+    let is_known =
+        |world: &World| world.engine.book().applications().contains_key(application.name());
+    restart(&mut world, policy());
+    assert!(is_known(&world));
+    world.restart_from_snapshot();
+    assert!(is_known(&world));
+    let register = Call::Register { application: application.clone(), profile };
+    match world.call("root", register) {
+        Some(Err(CallError::Invalid(invalid))) => assert_eq!(invalid.field, "curves[0].points"),
+        other => panic!("{other:?}"),
+    }
 }

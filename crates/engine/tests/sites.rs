@@ -7,11 +7,12 @@ mod world;
 
 use keeptime_engine::book::Book;
 use keeptime_engine::{Answer, Call, CallError, Policy};
+use keeptime_model::drain::NodeSet;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request};
 use keeptime_model::site::{BalancerPlace, Guarantee, SiteNode, SiteSpec};
 use keeptime_model::units::{CpuPpm, Share};
-use world::{World, policy, request, star};
+use world::{World, policy, refused, request, star};
 
 /// One of the world's operators.
 const OPERATOR: &str = "root";
@@ -127,6 +128,20 @@ fn a_site_keeps_its_hard_guarantee_whatever_happens_while_agents_are_asked() {
     }
 }
 
+// Goal: a site that is gone gets no node, which nobody could drain. Method: it is removed while an agent is asked about its first.
+#[test]
+fn a_node_that_is_offered_to_a_site_which_is_removed_meanwhile_is_free_again() {
+    let mut world = World::star(1);
+    add(&mut world, "shop", 1).unwrap();
+    let call = Call::Reserve { key: "a".parse().unwrap(), request: node("shop", "n1") };
+    let asked = world.begin("ada", call);
+    remove(&mut world, "shop").unwrap();
+    assert_eq!(field(world.answers[&asked].clone()), "ask.site-node.site");
+    assert_eq!(world.kinds(), ["site-added", "site-leaving", "site-removed"]);
+    assert_eq!((serves(world.engine.book(), "n1"), world.jobs_of(0)), (None, vec![]));
+    world.reserve("b", request(NodeChoice::Any(1), 60, 0, 0, 60)).unwrap();
+}
+
 // All nodes of all sites have one owner: what one user may have would keep sites from what they are guaranteed.
 #[test]
 fn what_one_user_may_have_does_not_limit_sites() {
@@ -221,6 +236,29 @@ fn a_site_is_gone_when_another_has_its_last_node() {
     assert_eq!(world.kinds()[4..], ["site-leaving", "modified", "site-removed"]);
     assert!(!world.engine.book().sites().contains_key(&name("shop")));
     assert_eq!(world.replayed().book(), world.engine.book());
+}
+
+// Goal: sites get no further drained node, whether it is a spare or another site's; one that they have stays theirs, as they
+// are described by now.
+#[test]
+fn a_site_keeps_a_drained_node_and_gets_none() {
+    let mut world = World::star(3);
+    add(&mut world, "shop", 1).unwrap();
+    add(&mut world, "blog", 1).unwrap();
+    let handle = world.reserve("a", node("shop", "n1")).unwrap();
+    world.reserve("c", node("shop", "n3")).unwrap();
+    let (nodes, reason) = (NodeSet::All, "new disk".parse().unwrap());
+    world.call(OPERATOR, Call::Drain { nodes, reason }).unwrap().unwrap();
+    let change =
+        |world: &mut World, request| world.call("ada", Call::Modify { handle, request }).unwrap();
+    let words = refused(world.reserve("b", node("shop", "n2"))).to_string();
+    assert_eq!(words, "n2 is drained (root: new disk)");
+    let words = refused(change(&mut world, node("blog", "n1"))).to_string();
+    assert_eq!(words, "n1 is drained (root: new disk)");
+    let Ask::SiteNode(asked) = node("shop", "n1").ask else { panic!() };
+    let asked = SiteNode { cpu_ppm: CpuPpm::from_percent(80), ..asked };
+    change(&mut world, Request::new(Ask::SiteNode(asked))).unwrap();
+    assert_eq!(serves(world.engine.book(), "n1"), Some((handle, "shop".into())));
 }
 
 // Its users would meet a job: a node leaves its site when it is drained, and by an operator not otherwise.

@@ -421,14 +421,12 @@ impl Lab {
     }
 
     /// As [`Self::spawn`], as the whole purpose of the calling process: waits for its end, and passes
-    /// signals on to it.
+    /// signals on to it. A program that dies with who started it dies with the calling process: whether that dies with its own
+    /// parent is its own matter.
     ///
     /// # Errors
     /// As [`Self::spawn`].
     pub fn exec(&self, exec: Exec) -> Result<ExitStatus, LabError> {
-        if exec.die_with_parent {
-            keeptime_linux::netns::die_with_parent()?;
-        }
         self.with_start(exec, |start| Ok(process::run_in_foreground(start)?))
     }
 

@@ -76,7 +76,7 @@ pub trait Ledger: Send {
     fn save_snapshot_part(&mut self, part: SnapshotPart<'_>) -> Result<(), LedgerError>;
 
     /// Removes at most `limit` of the records that all kept snapshots cover and that have no
-    /// subject, or one of the first `COMPACTION_SUBJECTS_MAX` of `forget`; of each the oldest first. To be repeated
+    /// subject, or one of the first [`COMPACTION_SUBJECTS_MAX`] of `forget`; of each the oldest first. To be repeated
     /// while there are more, without those that are forgotten. One sync.
     ///
     /// From the first step on [`Ledger::read`] reaches back no further than to what will be gone. So whoever does not

@@ -39,7 +39,7 @@ pub mod sqlite;
 mod writer;
 
 pub use error::LedgerError;
-pub use ledger::{Compaction, Ledger, Status};
+pub use ledger::{COMPACTION_SUBJECTS_MAX, Compaction, Ledger, Status};
 pub use memory::{Fault, MemoryDisk, MemoryLedger};
 pub use record::{
     Batch, Entry, Epoch, Record, Recorded, Revision, Snapshot, SnapshotPart, Subject,

@@ -7,8 +7,8 @@ mod common;
 use common::{append, batch, record, scratch, tail};
 use keeptime_ledger::record::{RECORD_BYTES_MAX, SNAPSHOT_PART_BYTES_MAX};
 use keeptime_ledger::{
-    Batch, Entry, Epoch, Ledger, LedgerError, MemoryDisk, MemoryLedger, Record, Revision, Snapshot,
-    SnapshotPart, SqliteLedger, Subject,
+    Batch, COMPACTION_SUBJECTS_MAX, Entry, Epoch, Ledger, LedgerError, MemoryDisk, MemoryLedger,
+    Record, Revision, Snapshot, SnapshotPart, SqliteLedger, Subject,
 };
 use keeptime_model::units::WallTime;
 use proptest::prelude::*;
@@ -382,7 +382,7 @@ fn no_step_of_a_compaction_looks_for_many<W: World>() {
     let (mut rest, mut removed) = (subjects.as_slice(), 0);
     loop {
         let step = ledger.compact(rest, 10).unwrap();
-        assert!(step.removed <= 10 && step.forgotten <= 300, "{step:?}");
+        assert!(step.removed <= 10 && step.forgotten <= COMPACTION_SUBJECTS_MAX, "{step:?}");
         removed += step.removed;
         rest = &rest[step.forgotten..];
         if !step.has_more {

@@ -7,6 +7,7 @@
 //! * [`goal`]: what a user asks for;
 //! * [`reservation`], [`loss`]: what the broker is asked for and grants, what becomes of it when a node
 //!   goes away;
+//! * [`drain`]: nodes that are out of service, and why;
 //! * [`site`]: web sites that share nodes, and their load balancers;
 //! * [`node_load`]: what a node's kernel counts of its work;
 //! * [`extension`]: what a program asks for beside, while it runs;
@@ -27,6 +28,7 @@ pub mod assignment;
 pub mod capability;
 pub mod connection;
 pub mod disk;
+pub mod drain;
 pub mod errors;
 pub mod extension;
 pub mod goal;

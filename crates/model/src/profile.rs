@@ -106,7 +106,7 @@ impl Profile {
         }
     }
 
-    /// Checks what serde cannot: version, number and order of points, at least one sample everywhere.
+    /// Checks what serde cannot: version, order of points, at least one sample everywhere.
     ///
     /// # Errors
     /// The first field that is wrong.
@@ -125,6 +125,23 @@ impl Profile {
             check_points(&curve.points).map_err(of_curve)?;
         }
         Ok(())
+    }
+
+    /// Checks what comes in: [`Self::check`], and that no curve has more than [`POINTS_MAX`] points. What was recorded before
+    /// that was a limit is planned with all the same.
+    ///
+    /// # Errors
+    /// The first field that is wrong.
+    pub fn check_new(&self) -> Result<(), Invalid> {
+        self.check()?;
+        let count = |curve: &Curve| curve.points.len();
+        match self.curves.iter().map(count).enumerate().find(|(_, count)| *count > POINTS_MAX) {
+            None => Ok(()),
+            Some((index, count)) => {
+                let field = format!("curves[{index}].points");
+                Err(Invalid::new(field, count, format!("at most {POINTS_MAX} points")))
+            }
+        }
     }
 
     /// The curve of `parameters` on `nodes` nodes.
@@ -163,9 +180,6 @@ impl Profile {
 }
 
 fn check_points(points: &[Point]) -> Result<(), Invalid> {
-    if points.len() > POINTS_MAX {
-        return Err(Invalid::new("points", points.len(), format!("at most {POINTS_MAX} points")));
-    }
     let bandwidths: Vec<_> = points.iter().map(|p| p.bandwidth_bits_per_second.get()).collect();
     if !bandwidths.is_sorted_by(|a, b| a < b) || bandwidths.first() == Some(&0) {
         let expected = "bandwidths above zero, ascending, each once";
@@ -314,15 +328,17 @@ mod tests {
             let rate = BitsPerSecond::from_mbit(mbit);
             profile.record(&Parameters::new(), 2, rate, Nanos::new(1));
         }
-        assert_eq!(profile.check(), Ok(()));
+        assert_eq!(profile.check_new(), Ok(()));
         let mut many = profile.clone();
         many.record(&Parameters::new(), 2, BitsPerSecond::from_mbit(99), Nanos::new(1));
-        let error = many.check().unwrap_err().to_string();
+        assert_eq!(many.check(), Ok(()), "it may have been recorded");
+        let error = many.check_new().unwrap_err().to_string();
         assert_eq!(error, "curves[0].points: \"65\" is not accepted; expected at most 64 points");
         profile.record(&Parameters::new(), 2, BitsPerSecond::from_mbit(2), Nanos::new(0));
         let error = profile.check().unwrap_err();
         assert_eq!(error.field, "curves[0].points[1].samples_nanos");
         assert_eq!(error.value, "[1, 0]");
+        assert_eq!(profile.check_new(), Err(error));
     }
 
     #[test]

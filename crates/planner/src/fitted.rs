@@ -59,18 +59,13 @@ impl FittedProfile {
         Ok(Self { application, curves, preference, flows, deviations, drift, seen_ppm })
     }
 
-    /// The same, now that computing has changed by `drift` since it was measured.
-    pub fn with_drift(mut self, drift: Drift) -> Self {
+    /// The same, now that the last of `runs` (oldest first) took what they took: by that, computing has changed since it was
+    /// measured.
+    pub fn following(mut self, runs: &[Observation]) -> Self {
+        let drift = Drift::estimate(runs);
         self.curves = self.curves.into_iter().map(|curve| curve.with_drift(drift)).collect();
-        self.drift = drift;
-        self.seen_ppm = drift.ppm();
+        (self.drift, self.seen_ppm) = (drift, Drift::seen_ppm(runs));
         self
-    }
-
-    /// The same, now that the last of `runs` (oldest first) took what they took.
-    pub fn following(self, runs: &[Observation]) -> Self {
-        let followed = self.with_drift(Drift::estimate(runs));
-        Self { seen_ppm: Drift::seen_ppm(runs), ..followed }
     }
 
     /// By how much computing has changed since the curves were measured.

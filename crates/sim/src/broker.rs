@@ -18,6 +18,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Batches between two snapshots: few, so that most restarts begin with one.
 const SNAPSHOT_EVERY: u64 = 300;
+/// A compaction that is cut short has removed fewer records than this: most have more.
+const CUT_BEFORE: u64 = 100;
 
 /// An event with its time.
 pub type Happened = (WallTime, Event);
@@ -42,6 +44,8 @@ pub struct Broker {
     head: Revision,
     snapshot: Revision,
     forgotten: Vec<(Revision, Subject)>,
+    /// Up to which revision the records of all that was forgotten are gone.
+    removed_to: Revision,
     sessions: BTreeMap<NodeIndex, (Session, ConnectionId)>,
     /// All connections that have said hello and are not known to have ended.
     known: BTreeMap<ConnectionId, (NodeIndex, Session)>,
@@ -54,7 +58,8 @@ pub struct Broker {
 #[derive(Debug)]
 enum Work {
     Batch(Batch, Vec<Happened>),
-    Snapshot(Snapshot, Vec<Subject>),
+    /// A snapshot, if there is to be a new one, and whom to forget then.
+    Snapshot(Option<Snapshot>, Vec<Subject>),
 }
 
 /// A batch that is durable, and what may leave now.
@@ -82,7 +87,12 @@ impl Broker {
         let ledger = MemoryLedger::open(disk).map_err(Violation::new)?;
         let mut found = records::find(&ledger).map_err(Violation::new)?;
         seams.found(&mut found);
-        let (head, forgotten) = (found.head, found.forgotten);
+        let left_over = records::left_over(&ledger).map_err(Violation::new)?;
+        let forgotten = left_over.iter().chain(&found.forgotten).copied().collect();
+        // What another was about to remove when it was killed.
+        let unfinished: Vec<_> = left_over.into_iter().map(|(_, subject)| subject).collect();
+        let queue = (!unfinished.is_empty()).then_some(Work::Snapshot(None, unfinished));
+        let head = found.head;
         let restored = Engine::restore(cluster, policy, found.snapshot, found.events, moment);
         let (engine, first) = restored.map_err(Violation::new)?;
         let broker = Self {
@@ -93,10 +103,11 @@ impl Broker {
             snapshot: ledger.status().snapshot.unwrap_or_default(),
             ledger,
             outbox: Outbox::default(),
-            queue: VecDeque::new(),
+            queue: queue.into_iter().collect(),
             writing: None,
             head,
             forgotten,
+            removed_to: Revision::ZERO,
             sessions: BTreeMap::new(),
             known: BTreeMap::new(),
             last_session: 0,
@@ -138,11 +149,12 @@ impl Broker {
             return Ok(());
         }
         self.snapshot = self.head;
-        let compacted_to = self.ledger.status().compacted_to;
-        self.forgotten.retain(|(revision, _)| *revision > compacted_to);
+        let removed_to = self.removed_to;
+        self.forgotten.retain(|(revision, _)| *revision > removed_to);
         let forget = self.forgotten.iter().map(|(_, subject)| *subject).collect();
         let state = serde_json::to_vec(&self.engine.book().snapshot()).map_err(Violation::new)?;
-        self.queue.push_back(Work::Snapshot(Snapshot { revision: self.head, state }, forget));
+        let snapshot = Snapshot { revision: self.head, state };
+        self.queue.push_back(Work::Snapshot(Some(snapshot), forget));
         Ok(())
     }
 
@@ -168,7 +180,9 @@ impl Broker {
     pub fn write(&mut self) -> Result<Vec<Written>, LedgerError> {
         let count = self.writing.take().unwrap_or(0);
         if let Some(Work::Snapshot(snapshot, forget)) = self.queue.front() {
-            self.ledger.save_snapshot(snapshot)?;
+            if let Some(snapshot) = snapshot {
+                self.ledger.save_snapshot(snapshot)?;
+            }
             let mut forget = forget.as_slice();
             loop {
                 let step = self.ledger.compact(forget, usize::MAX)?;
@@ -177,6 +191,7 @@ impl Broker {
                     break;
                 }
             }
+            self.removed_to = self.ledger.status().compacted_to;
             self.queue.pop_front();
             return Ok(Vec::new());
         }
@@ -196,9 +211,19 @@ impl Broker {
         })
     }
 
-    /// The process is killed. What was being written is on the disk, or not, or the first part of it.
+    /// The process is killed. What was being written is on the disk, or not, or the first part of it; what was being
+    /// removed is there, or some of it.
     /// What was handed over and never acknowledged, in order.
     pub fn die(mut self, random: &mut Random) -> Vec<Vec<Happened>> {
+        let front = self.queue.front().filter(|_| self.writing.is_some());
+        if let Some(Work::Snapshot(snapshot, forget)) = front
+            && random.is_one_in(2)
+        {
+            let saved = snapshot.as_ref().map_or(Ok(()), |new| self.ledger.save_snapshot(new));
+            let limit = random.below(CUT_BEFORE) as usize;
+            // Nobody is left to learn of an error, and the next broker finishes it.
+            drop(saved.and_then(|()| self.ledger.compact(forget, limit)));
+        }
         let batches: Vec<_> = self.batches().take(self.writing.unwrap_or(0)).cloned().collect();
         let records: usize = batches.iter().map(|batch| batch.records().len()).sum();
         if records > 0 && random.is_one_in(2) {

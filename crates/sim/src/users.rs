@@ -7,6 +7,7 @@ use keeptime_engine::{Answer, Call, CallError, Caller};
 use keeptime_model::application::Application;
 use keeptime_model::assignment::{CpuMechanism, TrafficClass};
 use keeptime_model::disk::Disk;
+use keeptime_model::drain::NodeSet;
 use keeptime_model::extension::{Extension, ExtensionFlow};
 use keeptime_model::goal::{Goal, Preference};
 use keeptime_model::loss::OnLoss;
@@ -28,6 +29,8 @@ const KNOWN_MAX: usize = 48;
 const RECENT: u64 = 5;
 /// Requests that users remember, to send them once more.
 const SENT_MAX: usize = 16;
+/// In so many calls each, a node is taken out of service, and all are had again.
+const SERVICE_EVERY: u64 = 60;
 /// The application that goals are about.
 const APPLICATION: &str = "ray";
 
@@ -94,6 +97,9 @@ impl Users {
         // What is over is nothing to anybody any more; a little later, since clocks differ.
         let recently = second(now).saturating_sub(RECENT);
         self.known.retain(|known| known.until.is_none_or(|until| until > recently));
+        if let Some(call) = self.service() {
+            return self.begin(NAMES.len() - 1, call);
+        }
         let user = self.random.below(NAMES.len() as u64) as usize;
         match self.random.below(100) {
             0..50 => {
@@ -111,6 +117,20 @@ impl Users {
             }
             94..98 => self.again(user, now, false),
             _ => self.again(user, now, true),
+        }
+    }
+
+    /// Now and then an operator drains one node after the other, and has all resumed some calls later. Not drawn.
+    fn service(&self) -> Option<Call> {
+        let round = self.next / SERVICE_EVERY;
+        match self.next % SERVICE_EVERY {
+            20 => {
+                let node = self.nodes[round as usize % self.nodes.len()].clone();
+                let reason = "a test".parse().expect("it is a reason");
+                Some(Call::Drain { nodes: NodeSet::Named([node].into()), reason })
+            }
+            35 => Some(Call::Resume { nodes: NodeSet::All }),
+            _ => None,
         }
     }
 

@@ -229,6 +229,23 @@ fn what_is_slower_than_its_deadline_allows_is_found() {
     assert!(failures(|| Patient, SEEDS).any(|failure| is_it(&failure)));
 }
 
+/// It is recorded of the first node that it is drained, whichever is.
+struct Mistaken;
+impl Seams for Mistaken {
+    fn decided(&mut self, step: &mut Step) {
+        for event in &mut step.events {
+            if let Event::Drained { nodes, .. } = event {
+                *nodes = ["n1".parse().unwrap()].into();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_grant_on_a_drained_node_is_found() {
+    expect(&found(|| Mistaken), &["n1 is drained", "the engine has"]);
+}
+
 /// A reservation of several nodes is recorded without the last.
 struct Halving;
 impl Seams for Halving {

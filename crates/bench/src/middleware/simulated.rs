@@ -93,11 +93,26 @@ impl<'a> Case<'a> {
 fn outcome(fate: Fate) -> Outcome {
     let seconds = |time: Option<Nanos>| time.map(Nanos::as_secs_f64);
     Outcome {
-        refused: fate.unit.is_none().then(|| "refused".into()),
+        // Who is cut at the time limit ends without the time of a unit.
+        refused: fate.ended.is_none().then(|| "refused".into()),
         promised_seconds: seconds(fate.promised),
         expected_seconds: seconds(fate.expected),
         seconds: seconds(fate.unit),
         waited_seconds: seconds(fate.waited),
         ..Outcome::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Goal: a run that was cut at its time limit was admitted, though it has no time of a frame.
+    #[test]
+    fn who_did_not_end_in_time_was_not_refused() {
+        let cut = Fate { ended: Some(Nanos::from_secs(600)), ..Fate::default() };
+        let told = outcome(cut);
+        assert!(told.is_admitted() && told.seconds.is_none(), "{told:?}");
+        assert!(!outcome(Fate::default()).is_admitted());
     }
 }

@@ -40,9 +40,9 @@ pub struct Preferred {
     interval_seconds: f64,
     requests: usize,
     admitted_percent: f64,
-    /// By how much a unit took longer than the best there is, of those admitted, on average; in times.
+    /// By how much a unit took longer than the best there is, of those that were done, on average; in times.
     stretch: f64,
-    /// What was admitted, in seconds of the best there is, for each second of the time.
+    /// What was done, in seconds of the best there is, for each second of the time.
     work: f64,
 }
 
@@ -125,19 +125,20 @@ fn one(world: &World, known: &[Known], interval: f64, prefer: Preference) -> Res
         best.push(of.best);
     }
     let fates = reserved(world, &asked, Speed::Promised)?;
-    let admitted: Vec<(f64, f64)> = fates
+    // Who is cut at the time limit was admitted, and has no time of a unit.
+    let admitted = fates.iter().filter(|fate| fate.ended.is_some()).count();
+    let done: Vec<(f64, f64)> = fates
         .iter()
         .zip(best)
         .filter_map(|(fate, best)| Some((fate.unit?.as_secs_f64(), best)))
         .collect();
-    let count = admitted.len() as f64;
-    let work: f64 = admitted.iter().map(|(_, best)| best * f64::from(UNITS)).sum();
+    let work: f64 = done.iter().map(|(_, best)| best * f64::from(UNITS)).sum();
     Ok(Preferred {
         preference: prefer,
         interval_seconds: interval,
         requests,
-        admitted_percent: 100.0 * count / requests as f64,
-        stretch: admitted.iter().map(|(unit, best)| unit / best).sum::<f64>() / count,
+        admitted_percent: 100.0 * admitted as f64 / requests as f64,
+        stretch: done.iter().map(|(unit, best)| unit / best).sum::<f64>() / done.len() as f64,
         work: work / at,
     })
 }

@@ -1,8 +1,9 @@
 //! Answers in JSON. Short ones are made where they are asked for. Long ones are made on threads that may block, so that
 //! what serves connections, those of agents as well, goes on meanwhile; they are charged for, and of each user there are a few
-//! at a time, until they are read: nobody fills the broker's memory with them.
+//! at a time, until they are read: nobody fills the broker's memory with them. What was changed is told whoever reads slowly.
 
 use super::{Rejection, Shared};
+use crate::impatient::HangUp;
 use crate::wire::Problem;
 use axum::body::Bytes;
 use axum::extract::FromRequestParts;
@@ -15,6 +16,8 @@ use keeptime_model::reservation::UserName;
 use serde::Serialize;
 use std::io;
 use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 /// Answers up to this length are made at once, in some tenths of a millisecond.
 const SHORT_BYTES_MAX: usize = 64 << 10;
@@ -24,21 +27,31 @@ const LONG_MAX: usize = 32;
 const LONG_OF_USER_MAX: usize = 4;
 /// Who waits for room for one looks so often whether there is some, until it is too late for an answer.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// All of a long answer is read within this time, however little is taken at once: 4 MiB at 300 kbit/s.
+const ALL_TAKEN_WITHIN: Duration = Duration::from_secs(120);
 
 /// Long answers that are made or not read yet.
 #[derive(Debug)]
-pub struct LongAnswers(Seats<UserName>);
+pub struct LongAnswers {
+    seats: Seats<UserName>,
+    /// Each is read within this time.
+    taken_within: Duration,
+}
 
 /// What answers one caller.
 pub struct Answers {
     shared: Shared,
     caller: Caller,
+    /// Ends the connection.
+    hang_up: HangUp,
 }
 
 /// The text of a long answer, and its place until nobody has the text any more.
 struct Long {
     text: Vec<u8>,
     _seat: Option<Seat<UserName>>,
+    /// Tells when that is.
+    _there: oneshot::Sender<()>,
 }
 
 /// Takes a text as long as it is short.
@@ -46,7 +59,8 @@ struct Short(Vec<u8>);
 
 impl Default for LongAnswers {
     fn default() -> Self {
-        Self(Seats::new(LONG_OF_USER_MAX).at_most(LONG_MAX))
+        let seats = Seats::new(LONG_OF_USER_MAX).at_most(LONG_MAX);
+        Self { seats, taken_within: ALL_TAKEN_WITHIN }
     }
 }
 
@@ -65,18 +79,51 @@ impl Answers {
             return with_status(status, text.into());
         }
         let seat = self.seat().await;
+        self.long(status, value, seat).await
+    }
+
+    /// The same for what was changed, which waits for nobody: it would be told that it was not carried out. There are no more
+    /// of these than connections, and none is much longer than a request.
+    pub async fn changed<T>(&self, status: StatusCode, value: T) -> Response
+    where
+        T: Serialize + Send + 'static,
+    {
+        if let Some(text) = short(&value) {
+            return with_status(status, text.into());
+        }
+        self.long(status, value, None).await
+    }
+
+    /// What is long; of whom it waited for, with their seat.
+    async fn long<T>(&self, status: StatusCode, value: T, seat: Option<Seat<UserName>>) -> Response
+    where
+        T: Serialize + Send + 'static,
+    {
+        let (there, taken) = oneshot::channel();
         let make = move || match serde_json::to_vec(&value) {
-            Ok(text) => Ok(Long { text, _seat: seat }),
+            Ok(text) => Ok(Long { text, _seat: seat, _there: there }),
             Err(error) => Err(error.to_string()),
         };
         let made = tokio::task::spawn_blocking(make).await;
         match made.unwrap_or_else(|panic| Err(panic.to_string())) {
             Ok(long) => {
                 self.shared.owe(&self.caller.user, long.text.len());
+                self.have_taken(taken);
                 with_status(status, Bytes::from_owner(long))
             }
             Err(why) => Problem::new(500, "no JSON", why).into_response(),
         }
+    }
+
+    /// Has the connection ended that has not `taken` all of it in time.
+    fn have_taken(&self, taken: oneshot::Receiver<()>) {
+        let (hang_up, within) = (self.hang_up.clone(), self.shared.long_answers.taken_within);
+        tokio::spawn(async move {
+            // It ends with the text, and nothing comes.
+            if timeout(within, taken).await.is_err() {
+                hang_up.now();
+            }
+        });
     }
 
     /// A place for a long answer. Operators see what goes on whoever has all of them.
@@ -85,7 +132,7 @@ impl Answers {
             return None;
         }
         loop {
-            let seat = self.shared.long_answers.0.take(self.caller.user.clone());
+            let seat = self.shared.long_answers.seats.take(self.caller.user.clone());
             if seat.is_some() {
                 return seat;
             }
@@ -101,7 +148,8 @@ impl FromRequestParts<Shared> for Answers {
         // Each door puts one into what it lets in.
         let caller = parts.extensions.get::<Caller>().cloned();
         let caller = caller.ok_or_else(|| Problem::new(500, "not understood", "nobody asks"))?;
-        Ok(Self { shared: shared.clone(), caller })
+        let hang_up = parts.extensions.get::<HangUp>().cloned().unwrap_or_default();
+        Ok(Self { shared: shared.clone(), caller, hang_up })
     }
 }
 
@@ -145,7 +193,6 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::thread::{self, ThreadId};
     use std::time::Instant;
-    use tokio::time::timeout;
 
     const SOON: Duration = Duration::from_secs(60);
 
@@ -157,7 +204,7 @@ mod tests {
 
     fn answers(shared: &Shared, user: &str) -> Answers {
         let caller = Caller { user: user.parse().unwrap(), operator: user == "root" };
-        Answers { shared: shared.clone(), caller }
+        Answers { shared: shared.clone(), caller, hang_up: HangUp::default() }
     }
 
     /// So many bytes of text, which notes on which threads it is written.
@@ -202,19 +249,38 @@ mod tests {
             unread.push(timeout(SOON, long("eve")).await.unwrap());
         }
         assert!(timeout(10 * LOOK_EVERY, long("eve")).await.is_err(), "it waits");
+        let change = answers(&shared, "eve");
+        let change = change.changed(StatusCode::CREATED, "x".repeat(SHORT_BYTES_MAX));
+        unread.push(timeout(SOON, change).await.unwrap());
         let short = timeout(SOON, answers(&shared, "eve").json(StatusCode::OK, "x")).await;
         assert!(short.is_ok());
         unread.push(timeout(SOON, long("ada")).await.unwrap());
         drop(unread.swap_remove(0));
         unread.push(timeout(SOON, long("eve")).await.unwrap());
-        for number in unread.len()..LONG_MAX {
+        for number in unread.len() - 1..LONG_MAX {
             let user = format!("u{number}");
             unread.push(timeout(SOON, long(&user)).await.unwrap());
         }
         assert!(timeout(10 * LOOK_EVERY, long("bob")).await.is_err(), "all wait");
         unread.push(timeout(SOON, long("root")).await.unwrap());
         drop(unread);
-        assert!(shared.long_answers.0.are_empty());
+        assert!(shared.long_answers.seats.are_empty());
+    }
+
+    // Goal: a long answer is there for a bounded time, also where something of it is taken now and then. Method: one is kept,
+    // and one is let go at once.
+    #[tokio::test]
+    async fn who_takes_too_long_for_a_long_answer_is_hung_up_on() {
+        let taken_within = Duration::from_millis(50);
+        let long_answers = Arc::new(LongAnswers { taken_within, ..LongAnswers::default() });
+        let shared = Shared { long_answers, ..shared() };
+        let [slow, fast] = ["eve", "ada"].map(|user| answers(&shared, user));
+        let text = || "x".repeat(SHORT_BYTES_MAX);
+        let unread = slow.json(StatusCode::OK, text()).await;
+        drop(fast.json(StatusCode::OK, text()).await);
+        assert!(timeout(SOON, slow.hang_up.is_due()).await.is_ok());
+        assert!(timeout(2 * taken_within, fast.hang_up.is_due()).await.is_err(), "it was read");
+        drop(unread);
     }
 
     #[tokio::test]

@@ -1,19 +1,20 @@
-//! What there is, and what of it is reserved when.
+//! What there is, what of it is reserved when, and which nodes are out of service.
 
 use super::answers::Answers;
-use super::{Rejection, Shared};
-use crate::core::now;
+use super::sites::recorded;
+use super::{Rejection, Shared, body};
 use crate::wire::{
-    At, Level, Link, Links, Node, Nodes, ReservationLine, ResourceLine, ResourceName, Timeline,
-    Window,
+    At, Drain, Level, Link, Links, Node, Nodes, ReservationLine, ResourceLine, ResourceName,
+    Resume, Timeline, Window,
 };
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::{Extension, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use keeptime_calendar::{ResourceId, Span};
-use keeptime_engine::Engine;
 use keeptime_engine::cluster::Resource;
+use keeptime_engine::{Call, Caller, Engine};
 use keeptime_model::Invalid;
 use keeptime_model::topology::{LinkDirection, NodeIndex};
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, WallTime};
@@ -28,9 +29,12 @@ pub async fn nodes(
     answers: Answers,
     query: Result<Query<At>, QueryRejection>,
 ) -> Result<Response, Rejection> {
-    let at = query?.0.at_unix_nanos.unwrap_or_else(now);
-    let nodes = shared.core.read(move |engine| all_nodes(engine, at)).await?;
-    let mut nodes = Nodes { at_unix_nanos: at, nodes };
+    let asked = query?.0.at_unix_nanos;
+    let look = move |engine: &Engine| {
+        let at_unix_nanos = asked.unwrap_or(engine.now());
+        Nodes { at_unix_nanos, nodes: all_nodes(engine, at_unix_nanos) }
+    };
+    let mut nodes = shared.core.read(look).await?;
     for (index, node) in (0..).zip(&mut nodes.nodes) {
         let told = shared.hub.told(NodeIndex(index));
         (node.processor, node.not_enforced) = (told.processor, told.not_enforced);
@@ -38,14 +42,38 @@ pub async fn nodes(
     Ok(answers.json(StatusCode::OK, nodes).await)
 }
 
+/// Takes nodes out of service.
+pub async fn drain(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Response, Rejection> {
+    let Drain { nodes, reason } = body(bytes)?;
+    recorded(&shared, caller, Call::Drain { nodes, reason }).await
+}
+
+/// Has nodes be had again that were drained.
+pub async fn resume(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Response, Rejection> {
+    let Resume { nodes } = body(bytes)?;
+    recorded(&shared, caller, Call::Resume { nodes }).await
+}
+
 pub async fn links(
     State(shared): State<Shared>,
     answers: Answers,
     query: Result<Query<At>, QueryRejection>,
 ) -> Result<Response, Rejection> {
-    let at = query?.0.at_unix_nanos.unwrap_or_else(now);
-    let links = shared.core.read(move |engine| all_links(engine, at)).await?;
-    Ok(answers.json(StatusCode::OK, Links { at_unix_nanos: at, links }).await)
+    let asked = query?.0.at_unix_nanos;
+    let look = move |engine: &Engine| {
+        let at_unix_nanos = asked.unwrap_or(engine.now());
+        Links { at_unix_nanos, links: all_links(engine, at_unix_nanos) }
+    };
+    let links = shared.core.read(look).await?;
+    Ok(answers.json(StatusCode::OK, links).await)
 }
 
 pub async fn timeline(
@@ -54,16 +82,20 @@ pub async fn timeline(
     query: Result<Query<Window>, QueryRejection>,
 ) -> Result<Response, Rejection> {
     let Query(window) = query?;
-    let from = window.from_unix_nanos.unwrap_or_else(now);
+    let room = Room { lines: LINES_MAX, names: NAMES_MAX };
+    let timeline = shared.core.read(move |engine| seen_through(engine, &window, room)).await?;
+    Ok(answers.json(StatusCode::OK, timeline?).await)
+}
+
+/// What is reserved during `window`, from now on by the engine's clock where it does not say from when.
+fn seen_through(engine: &Engine, window: &Window, room: Room) -> Result<Timeline, Invalid> {
+    let from = window.from_unix_nanos.unwrap_or(engine.now());
     let to = window.to_unix_nanos;
     if to <= from {
         let expected = format!("more than {}, where the window starts", from.unix_nanos());
-        return Err(Invalid::new("to", to.unix_nanos(), expected).into());
+        return Err(Invalid::new("to", to.unix_nanos(), expected));
     }
-    let span = Span::new(from, to)?;
-    let room = Room { lines: LINES_MAX, names: NAMES_MAX };
-    let timeline = shared.core.read(move |engine| draw(engine, span, from, to, room)).await?;
-    Ok(answers.json(StatusCode::OK, timeline?).await)
+    draw(engine, Span::new(from, to)?, from, to, room)
 }
 
 fn all_nodes(engine: &Engine, at: WallTime) -> Vec<Node> {
@@ -78,6 +110,7 @@ fn all_nodes(engine: &Engine, at: WallTime) -> Vec<Node> {
             processor: None,
             connected: engine.is_connected(index),
             heard_unix_nanos: engine.heard_at(index),
+            drained: engine.drained(index).cloned(),
             cpu_ppm: ppm(cpu.there_is),
             cpu_reserved_ppm: ppm(cpu.reserved),
             disk_read_bytes_per_second: BytesPerSecond::new(read.there_is),
@@ -202,10 +235,17 @@ fn name(engine: &Engine, resource: Resource) -> ResourceName {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keeptime_engine::{Call, Caller, Cluster, Input, Moment, Policy, Ticket};
+    use crate::core::testing::Still;
+    use crate::http::router;
+    use crate::rates::Rates;
+    use axum::body::Body;
+    use axum::http::Request as HttpRequest;
+    use keeptime_engine::{Cluster, Input, Moment, Policy, Ticket};
     use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources};
     use keeptime_model::topology::Topology;
     use keeptime_model::units::Nanos;
+    use std::sync::Arc;
+    use tower::ServiceExt;
 
     const TOPOLOGY: &str = "name = \"pair\"\nswitches = [{ name = \"s1\" }]\n\
         [[nodes]]\nname = \"n1\"\ncpu = \"100 %\"\naddress = \"10.0.0.1\"\n\
@@ -235,6 +275,32 @@ mod tests {
         engine
     }
 
+    #[tokio::test]
+    async fn only_operators_take_nodes_out_of_service() {
+        let Still { core, writer, hub, handle, feed, counters, .. } = Still::new();
+        let engine = std::thread::spawn(move || core.run());
+        let (rates, overview) = (Rates::new(1_000), Arc::default());
+        let shared = Shared::new(handle.clone(), writer, hub, feed, counters, rates, overview);
+        let router = router(shared);
+        let asked = |path: &str, operator| {
+            let caller = Caller { user: "ada".parse().unwrap(), operator };
+            let body = match path {
+                "/v1/nodes/drain" => r#"{"nodes": {"named": ["n1"]}, "reason": "new disk"}"#,
+                _ => r#"{"nodes": "all"}"#,
+            };
+            let request = HttpRequest::post(path).extension(caller).body(Body::from(body)).unwrap();
+            router.clone().oneshot(request)
+        };
+        for path in ["/v1/nodes/drain", "/v1/nodes/resume"] {
+            let refused = asked(path, false).await.unwrap();
+            assert_eq!(refused.status(), StatusCode::FORBIDDEN, "{path}");
+            let done = asked(path, true).await.unwrap();
+            assert_eq!(done.status(), StatusCode::NO_CONTENT, "{path}");
+        }
+        handle.stop();
+        engine.join().unwrap().unwrap();
+    }
+
     // Goal: a timeline is no longer than is said, however many nodes each of a few reservations has. Method: one that has just
     // room, and one name less.
     #[test]
@@ -248,5 +314,20 @@ mod tests {
         assert_eq!(whole.reservations.len(), 2);
         assert_eq!(drawn(100, 3).unwrap_err().field, "to");
         assert_eq!(drawn(1, 4).unwrap_err().field, "to");
+    }
+
+    // Goal: where nobody says when, it is what the engine takes for now, also while the machine's clock shows something else.
+    // Method: an engine whose time was long ago.
+    #[test]
+    fn now_is_when_the_engine_says() {
+        let now = WallTime::from_unix_nanos(1_767_225_600_000_000_000);
+        let engine = reserved(now);
+        let through = |to| {
+            let window = Window { from_unix_nanos: None, to_unix_nanos: to };
+            seen_through(&engine, &window, Room { lines: 100, names: 100 })
+        };
+        let timeline = through(now.saturating_add(Nanos::from_secs(7_200))).unwrap();
+        assert_eq!((timeline.from_unix_nanos, timeline.reservations.len()), (now, 2));
+        assert_eq!(through(now).unwrap_err().field, "to");
     }
 }

@@ -3,8 +3,9 @@
 
 use super::reads::Turn;
 use super::watchers::Place;
-use super::{BYTES_TOLD_OF_TOKEN, Rejection, Shared, tokens_of};
-use crate::feed::{self, FeedError, Old};
+use super::{Rejection, Shared};
+use crate::feed::{self, FeedError};
+use crate::impatient::TAKEN_WITHIN;
 use crate::wire::{Happened, Position, Problem};
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::QueryRejection;
@@ -17,16 +18,17 @@ use keeptime_model::Invalid;
 use keeptime_model::reservation::{Handle, UserName};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, sleep_until};
 
 /// So that both ends notice when the other is gone.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
 /// Pieces on their way to a watcher; then its reading waits. Each is all that was read at once.
 const PIECES_MAX: usize = 2;
-/// A watcher that takes nothing for so long is cut off. One that lives comes back, and misses nothing.
-const TAKEN_WITHIN: Duration = Duration::from_secs(30);
 
 /// Which events.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -55,16 +57,22 @@ pub async fn watch(
         None => Position::behind(shared.feed.head()),
     };
     // What is durable may not be in the feed yet, and be known from a history.
-    check_is_there(after, shared.writer.status().head)?;
-    let (user, handle, patience, unpaid) = (caller.user, wanted.handle, TAKEN_WITHIN, 0);
-    let mut watcher =
-        Watcher { shared, user, heads, handle, after, unpaid, patience, _place: place };
-    // The first look tells whether that far back can be gone at all.
-    let first = watcher.look().await.map_err(gone)?.unwrap_or_default();
-    // Who is cut off before the first event comes back to here.
-    let opening = format!("id: {after}\n: watching\n\n{first}");
+    let status = shared.writer.status();
+    let kept_after = status.compacted_to.min(shared.feed.recent_after());
+    check_is_there(after, kept_after, status.head)?;
     let (pieces, received) = mpsc::channel(PIECES_MAX);
-    tokio::spawn(async move { watcher.run(opening, pieces).await });
+    let watcher = Watcher {
+        shared,
+        user: caller.user,
+        heads,
+        handle: wanted.handle,
+        after,
+        sign_of_life: SIGN_OF_LIFE,
+        patience: TAKEN_WITHIN,
+        _place: place,
+    };
+    // It begins at once, whoever else reads.
+    tokio::spawn(watcher.run(pieces));
     let headers =
         [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(Pieces(received))).into_response())
@@ -76,9 +84,9 @@ struct Watcher {
     heads: watch::Receiver<Revision>,
     handle: Option<Handle>,
     after: Position,
-    /// Bytes that were read of the ledger, and have to be paid before more are.
-    unpaid: usize,
-    /// A piece is taken within this time.
+    /// Something is said so often at least.
+    sign_of_life: Duration,
+    /// A piece is taken within this time: one that lives and is cut off comes back, and misses nothing.
     patience: Duration,
     _place: Place,
 }
@@ -89,18 +97,16 @@ struct Seen {
     text: String,
     /// The last batch of it.
     end: Option<Revision>,
-    /// Bytes that were read of the ledger.
-    bytes: usize,
 }
 
 impl Watcher {
     /// Until either end goes, or the other takes nothing any more.
-    async fn run(mut self, opening: String, pieces: mpsc::Sender<Bytes>) {
-        let (mut text, mut said_at) = (opening, Instant::now());
+    async fn run(mut self, pieces: mpsc::Sender<Bytes>) {
+        // Who is cut off before the first event comes back to here.
+        let (mut text, mut said_at) = (self.say("watching"), Instant::now());
         loop {
-            if text.is_empty() && said_at.elapsed() >= SIGN_OF_LIFE {
-                // Who is cut off comes back to here, however little of what was looked at is theirs.
-                text = format!("id: {}\n: here\n\n", self.after);
+            if text.is_empty() && said_at.elapsed() >= self.sign_of_life {
+                text = self.say("here");
             }
             if !text.is_empty() {
                 if pieces.send_timeout(text.into(), self.patience).await.is_err() {
@@ -108,11 +114,7 @@ impl Watcher {
                 }
                 said_at = Instant::now();
             }
-            let looked = tokio::select! {
-                looked = self.look() => looked,
-                // Nobody looks on for who has gone.
-                () = pieces.closed() => return,
-            };
+            let Some(looked) = self.look_alive(&pieces, &mut said_at).await else { return };
             text = match looked {
                 Ok(Some(more)) => more,
                 Ok(None) => {
@@ -127,23 +129,50 @@ impl Watcher {
         }
     }
 
+    /// A remark. Who is cut off behind it comes back to here, however little of what was looked at is theirs.
+    fn say(&self, remark: &str) -> String {
+        format!("id: {}\n: {remark}\n\n", self.after)
+    }
+
+    /// Looks, with signs of life while it is the turn of others, or what was read before is not paid for yet; nothing if the
+    /// other end is gone.
+    async fn look_alive(
+        &mut self,
+        pieces: &mpsc::Sender<Bytes>,
+        said_at: &mut Instant,
+    ) -> Option<Result<Option<String>, FeedError>> {
+        let (here, every) = (Bytes::from(self.say("here")), self.sign_of_life);
+        let mut look = pin!(self.look());
+        loop {
+            tokio::select! {
+                looked = &mut look => return Some(looked),
+                // Nobody looks on for who has gone.
+                () = pieces.closed() => return None,
+                () = sleep_until(*said_at + every) => {
+                    // Who has something to take yet is not waited for: it may be their turn, and others wait for that.
+                    if let Err(TrySendError::Closed(_)) = pieces.try_send(here.clone()) {
+                        return None;
+                    }
+                    *said_at = Instant::now();
+                }
+            }
+        }
+    }
+
     /// Until there is more, or it is time for a sign of life; false if either end is gone.
     async fn wait(&mut self, pieces: &mpsc::Sender<Bytes>, said_at: Instant) -> bool {
         tokio::select! {
             changed = self.heads.changed() => changed.is_ok(),
             () = pieces.closed() => false,
             // Also when all that happens is about others.
-            () = tokio::time::sleep_until(said_at + SIGN_OF_LIFE) => true,
+            () = sleep_until(said_at + self.sign_of_life) => true,
         }
     }
 
     /// Looks at some of what comes next, and moves on behind it. What of it is wanted, as it is sent: nothing if that is none,
     /// and none if there is no more now.
     async fn look(&mut self) -> Result<Option<String>, FeedError> {
-        // In the middle of a batch: all of it again, without what was seen.
-        let whole = self.after.index == u32::MAX;
-        let revision = self.after.revision.get();
-        let from = Revision::new(if whole { revision } else { revision.saturating_sub(1) });
+        let from = read_from(self.after);
         let recent = self.shared.feed.recent(from);
         if recent.as_ref().is_some_and(Vec::is_empty) {
             return Ok(None);
@@ -152,49 +181,59 @@ impl Watcher {
             Some(_) => None,
             None => Some(self.turn().await),
         };
-        let (writer, after, handle) = (self.shared.writer.clone(), self.after, self.handle);
+        let (shared, user) = (self.shared.clone(), self.user.clone());
+        let (after, handle) = (self.after, self.handle);
         let look = move || -> Result<Seen, FeedError> {
-            let old = match recent {
-                Some(batches) => Old { batches, bytes: 0 },
-                None => feed::of_ledger(&writer, from)?,
+            let batches = match recent {
+                Some(batches) => batches,
+                None => {
+                    let old = feed::of_ledger(&shared.writer, from)?;
+                    // Also for who hangs up meanwhile.
+                    shared.owe(&user, old.bytes);
+                    old.batches
+                }
             };
             drop(turn);
-            Ok(Seen::of(&old, after, handle))
+            Ok(Seen::of(&batches, after, handle))
         };
         // After a panic it is looked again when there is more.
         let Ok(seen) = tokio::task::spawn_blocking(look).await else { return Ok(None) };
-        let Seen { text, end, bytes } = seen?;
-        self.unpaid += bytes;
+        let Seen { text, end } = seen?;
         let Some(end) = end else { return Ok(None) };
         self.after = Position::behind(end);
         Ok(Some(text))
     }
 
-    /// Waits until what was read before is paid as requests are, and it is the user's turn.
-    async fn turn(&mut self) -> Turn {
+    /// Waits until one more request may be made, as which each read of the ledger counts, and it is the user's turn. What is
+    /// read besides is owed: so nothing is read before what was read last is paid for.
+    async fn turn(&self) -> Turn {
         loop {
-            let (tokens, now) = (tokens_of(self.unpaid), std::time::Instant::now());
-            let paid = self.shared.rates().take(&self.user, tokens, now);
+            let paid = self.shared.rates().take(&self.user, 1, std::time::Instant::now());
             let Err(wait) = paid else { break };
-            tokio::time::sleep(wait).await;
+            sleep(wait).await;
         }
-        self.unpaid %= BYTES_TOLD_OF_TOKEN;
         self.shared.reads.turn(&self.user).await
     }
 }
 
+/// Behind which batch it is read what comes next: in the middle of one, all of it again, without what was seen.
+fn read_from(after: Position) -> Revision {
+    let whole = after.index == u32::MAX;
+    let revision = after.revision.get();
+    Revision::new(if whole { revision } else { revision.saturating_sub(1) })
+}
+
 impl Seen {
     /// What comes after `after` and is about `handle`, if there is one.
-    fn of(old: &Old, after: Position, handle: Option<Handle>) -> Self {
-        let all = old.batches.iter().flat_map(|batch| batch.iter());
+    fn of(batches: &[Arc<[Happened]>], after: Position, handle: Option<Handle>) -> Self {
+        let all = batches.iter().flat_map(|batch| batch.iter());
         let is_wanted = |happened: &&Happened| {
             happened.position() > after && (handle.is_none() || happened.event.handle() == handle)
         };
-        let end = old.batches.iter().rev().find_map(|batch| batch.last());
+        let end = batches.iter().rev().find_map(|batch| batch.last());
         Self {
             text: all.filter(is_wanted).map(piece).collect(),
             end: end.map(|last| Revision::new(last.revision)),
-            bytes: old.bytes,
         }
     }
 }
@@ -210,28 +249,25 @@ fn last_event_id(headers: &HeaderMap) -> Option<String> {
     Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
-/// Whoever has seen what this ledger does not have would miss what takes its place.
-fn check_is_there(after: Position, head: Revision) -> Result<(), Rejection> {
-    if after.revision <= head {
-        return Ok(());
+/// Whoever has seen what this ledger does not have would miss what takes its place; and what is not kept one by one any more
+/// cannot be told. (It may be compacted a moment later: who is cut off then is told here.)
+fn check_is_there(after: Position, kept_after: Revision, head: Revision) -> Result<(), Rejection> {
+    if after.revision > head {
+        let expected = format!(
+            "an id of this ledger, which ends at revision {head}: what came later was lost when it \
+             was salvaged, or is in another ledger; or none, and the list first"
+        );
+        return Err(gone(after.to_string(), expected).into());
     }
-    let expected = format!(
-        "an id of this ledger, which ends at revision {head}: what came later was lost when it was \
-         salvaged, or is in another ledger; or none, and the list first"
-    );
-    let invalid = Invalid::new("last-event-id", after, expected);
-    Err(Problem { status: 410, ..invalid.into() }.into())
+    if read_from(after) < kept_after {
+        let expected = format!("an id after {kept_after}-0; or none, and the list first");
+        return Err(gone("an older one".into(), expected).into());
+    }
+    Ok(())
 }
 
-fn gone(error: FeedError) -> Problem {
-    match error {
-        FeedError::Gone { compacted_to } => {
-            let expected = format!("an id after {compacted_to}-0; or none, and the list first");
-            let invalid = Invalid::new("last-event-id", "an older one", expected);
-            Problem { status: 410, ..invalid.into() }
-        }
-        other => Problem::new(503, "not now", other.to_string()),
-    }
+fn gone(id: String, expected: String) -> Problem {
+    Problem { status: 410, ..Invalid::new("last-event-id", id, expected).into() }
 }
 
 /// A body that ends when nobody sends any more.
@@ -253,27 +289,36 @@ impl hyper::body::Body for Pieces {
 
 #[cfg(test)]
 mod tests {
+    use super::super::BYTES_TOLD_OF_TOKEN;
     use super::*;
     use crate::core::now;
     use crate::core::testing::Still;
     use crate::feed::Feed;
     use crate::rates::Rates;
     use crate::records::batches;
+    use http_body_util::BodyExt;
     use keeptime_engine::{Event, Step};
     use keeptime_model::units::WallTime;
-    use std::sync::Arc;
+    use std::sync::mpsc::channel;
     use tokio::time::timeout;
 
-    /// A broker whose ledger has so many batches that are in no memory. It may be asked five times at once, and once a second.
-    fn long(count: u64) -> Shared {
+    const SOON: Duration = Duration::from_secs(60);
+
+    /// A broker whose ledger has these that are in no memory. It may be asked five times at once, and once a second.
+    fn recorded(events: impl IntoIterator<Item = Event>) -> Shared {
         let Still { writer, hub, handle, counters, .. } = Still::new();
-        for number in 1..=count {
+        for (number, event) in (1..).zip(events) {
             let (time, outputs) = (WallTime::from_unix_nanos(number), vec![]);
-            let events = vec![Event::Ended { handle: Handle::new(number) }];
-            writer.append(batches(&Step { time, events, outputs }).unwrap().remove(0)).unwrap();
+            let step = Step { time, events: vec![event], outputs };
+            writer.append(batches(&step).unwrap().remove(0)).unwrap();
         }
         let feed = Feed::after(writer.status().head);
         Shared::new(handle, writer, hub, feed, counters, Rates::new(1), Arc::default())
+    }
+
+    /// The same of so many short ones.
+    fn long(count: u64) -> Shared {
+        recorded((1..=count).map(|number| Event::Ended { handle: Handle::new(number) }))
     }
 
     /// One from the beginning on.
@@ -284,7 +329,7 @@ mod tests {
             heads: shared.feed.heads(),
             handle: handle.map(Handle::new),
             after: Position::behind(Revision::ZERO),
-            unpaid: 0,
+            sign_of_life: SIGN_OF_LIFE,
             patience: Duration::from_millis(10),
             shared: shared.clone(),
             user,
@@ -301,8 +346,7 @@ mod tests {
         let event = Event::Ended { handle: Handle::new(1) };
         let happened = [Happened::new(Revision::new(1), Some(0), now(), event)];
         shared.feed.publish(Revision::new(1), happened.into(), 1);
-        let run = watcher.run("opening".into(), pieces);
-        timeout(Duration::from_secs(60), run).await.unwrap();
+        timeout(SOON, watcher.run(pieces)).await.unwrap();
         assert!(shared.watchers.are_empty(), "nobody watches any more");
     }
 
@@ -318,7 +362,6 @@ mod tests {
             revisions.push(watcher.after.revision.get());
         }
         assert_eq!(revisions, [256, 512, 600]);
-        assert!(watcher.unpaid > 0, "all of them were read");
     }
 
     // Method: as if much had been read before. What is in memory costs nothing.
@@ -327,27 +370,102 @@ mod tests {
         let shared = long(10);
         let mut eve = watcher(&shared, "eve", None);
         shared.rates().take(&eve.user, 5, std::time::Instant::now()).unwrap();
-        eve.unpaid = 5 * BYTES_TOLD_OF_TOKEN;
+        shared.owe(&eve.user, 5 * BYTES_TOLD_OF_TOKEN);
         assert!(timeout(Duration::from_millis(50), eve.look()).await.is_err());
         assert_eq!(eve.after.revision, Revision::ZERO, "nothing was read");
         let mut ada = watcher(&shared, "ada", None);
-        let seen = timeout(Duration::from_secs(60), ada.look()).await.unwrap().unwrap().unwrap();
+        let seen = timeout(SOON, ada.look()).await.unwrap().unwrap().unwrap();
         assert_eq!(seen.matches("event: ended").count(), 10);
         eve.after = ada.after;
-        assert!(eve.look().await.unwrap().is_none(), "there is no more");
-        eve.after = Position::behind(Revision::ZERO);
-        eve.unpaid = 0;
-        assert!(timeout(Duration::from_secs(60), eve.look()).await.unwrap().unwrap().is_some());
+        assert!(timeout(SOON, eve.look()).await.unwrap().unwrap().is_none(), "there is no more");
+    }
+
+    // Goal: nobody reads for nothing by hanging up before the read is over. Method: the ledger is held up until the reader of
+    // a long record has gone.
+    #[tokio::test]
+    async fn who_hangs_up_pays_for_what_is_read_all_the_same() {
+        let (node, why) = ("n1".parse().unwrap(), "x".repeat(10 * BYTES_TOLD_OF_TOKEN));
+        let shared = recorded([Event::Failed { handle: Handle::new(1), node, why }]);
+        let (begun, has_begun) = channel();
+        let (go_on, held) = channel::<()>();
+        let writer = shared.writer.clone();
+        let holding = std::thread::spawn(move || {
+            writer.call(move |_| {
+                begun.send(()).unwrap();
+                // Until the other end is dropped.
+                let _ = held.recv();
+            })
+        });
+        has_begun.recv().unwrap();
+        let mut eve = watcher(&shared, "eve", None);
+        assert!(timeout(Duration::from_millis(50), eve.look()).await.is_err(), "it is held up");
+        let owes = || shared.rates().take(&eve.user, 0, std::time::Instant::now()).is_err();
+        assert!(!owes());
+        drop(go_on);
+        holding.join().unwrap().unwrap();
+        let paid = async {
+            while !owes() {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(SOON, paid).await.unwrap();
+    }
+
+    // Goal: a watch begins at once, whoever reads the ledger, so that nobody is told that it is too slow. Method: it is
+    // another's turn all the while.
+    #[tokio::test]
+    async fn a_watch_begins_while_others_read() {
+        let shared = long(10);
+        let turn = shared.reads.turn(&"ada".parse().unwrap()).await;
+        let caller = Caller { user: "eve".parse().unwrap(), operator: false };
+        let wanted = Wanted { handle: None, after: Some("0-0".into()) };
+        let asked =
+            watch(State(shared.clone()), Extension(caller), HeaderMap::new(), Ok(Query(wanted)));
+        let answer = timeout(SOON, asked).await.unwrap().ok().unwrap();
+        let mut body = answer.into_body();
+        let first = timeout(SOON, body.frame()).await.unwrap().unwrap().unwrap();
+        assert_eq!(first.into_data().unwrap(), "id: 0-0\n: watching\n\n");
+        drop(turn);
+        let next = timeout(SOON, body.frame()).await.unwrap().unwrap().unwrap();
+        let text = String::from_utf8(next.into_data().unwrap().to_vec()).unwrap();
+        assert_eq!(text.matches("event: ended").count(), 10, "{text}");
+    }
+
+    // Goal: who waits for a turn is not taken for gone. Method: another's, which lasts until several signs of life have come.
+    #[tokio::test]
+    async fn who_waits_for_a_turn_hears_that_the_broker_lives() {
+        let shared = long(1);
+        let turn = shared.reads.turn(&"ada".parse().unwrap()).await;
+        let (sign_of_life, patience) = (Duration::from_millis(10), SOON);
+        let eve = Watcher { sign_of_life, patience, ..watcher(&shared, "eve", None) };
+        let (pieces, mut received) = mpsc::channel(PIECES_MAX);
+        let run = tokio::spawn(eve.run(pieces));
+        for remark in ["watching", "here", "here"] {
+            let piece = timeout(SOON, received.recv()).await.unwrap().unwrap();
+            let text = String::from_utf8(piece.to_vec()).unwrap();
+            assert!(text.contains(&format!("\n: {remark}\n")), "{text}");
+        }
+        drop((turn, received));
+        timeout(SOON, run).await.unwrap().unwrap();
+        assert!(shared.watchers.are_empty());
     }
 
     #[test]
     fn who_has_seen_what_is_not_there_is_told_and_nobody_else() {
-        let check = |text: &str| check_is_there(text.parse().unwrap(), Revision::new(7));
-        for id in ["0-0", "7-0", "7-4294967295"] {
+        let check =
+            |text: &str| check_is_there(text.parse().unwrap(), Revision::new(3), Revision::new(7));
+        for id in ["3-4294967295", "4-0", "7-0", "7-4294967295"] {
             assert!(check(id).is_ok(), "{id}");
         }
         let problem = check("8-0").err().unwrap().0;
         assert_eq!(problem.status, 410);
         assert!(problem.detail.contains("which ends at revision 7"), "{}", problem.detail);
+        for id in ["0-0", "3-0", "2-4294967295"] {
+            let problem = check(id).err().unwrap().0;
+            assert_eq!(problem.status, 410, "{id}");
+            assert!(problem.detail.contains("an id after 3-0"), "{}", problem.detail);
+        }
+        let nothing = Revision::ZERO;
+        assert!(check_is_there("0-0".parse().unwrap(), nothing, nothing).is_ok(), "all is there");
     }
 }

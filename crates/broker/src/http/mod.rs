@@ -142,6 +142,8 @@ pub fn router(shared: Shared) -> Router {
         .route("/v1/sites", get(sites::list))
         .route("/v1/sites/{name}", put(sites::add).delete(sites::remove))
         .route("/v1/nodes", get(cluster::nodes))
+        .route("/v1/nodes/drain", post(cluster::drain))
+        .route("/v1/nodes/resume", post(cluster::resume))
         .route("/v1/links", get(cluster::links))
         .route("/v1/timeline", get(cluster::timeline))
         .route("/v1/openapi.json", get(openapi))

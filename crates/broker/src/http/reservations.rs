@@ -40,7 +40,6 @@ pub struct Turn {
 pub async fn reserve(
     State(shared): State<Shared>,
     answers: Answers,
-    Extension(caller): Extension<Caller>,
     Extension(patience): Extension<Patience>,
     headers: HeaderMap,
     bytes: Result<Bytes, BytesRejection>,
@@ -52,9 +51,10 @@ pub async fn reserve(
         // More than is accepted is told at once.
         patience.extend(Duration::from_nanos(wait.min(WAIT_MAX).get()));
     }
-    let reservation = reservation(&shared, caller, Call::Reserve { key, request }).await?;
+    let call = Call::Reserve { key, request };
+    let reservation = reservation(&shared, answers.caller().clone(), call).await?;
     let location = format!("/v1/reservations/{}", reservation.handle);
-    let mut response = answers.json(StatusCode::CREATED, reservation).await;
+    let mut response = answers.changed(StatusCode::CREATED, reservation).await;
     if let Ok(location) = location.parse() {
         response.headers_mut().insert(header::LOCATION, location);
     }
@@ -180,12 +180,11 @@ pub async fn history(
 pub async fn consider(
     State(shared): State<Shared>,
     answers: Answers,
-    Extension(caller): Extension<Caller>,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Rejection> {
     let request: Request = body(bytes)?;
     check_ask(&request)?;
-    match answer(&shared, caller, Call::Consider { request }).await? {
+    match answer(&shared, answers.caller().clone(), Call::Consider { request }).await? {
         Answer::Possible { from, until, grant } => {
             let possible =
                 Possible { from_unix_nanos: from, until_unix_nanos: until, grant: *grant };
@@ -199,11 +198,10 @@ pub async fn consider(
 pub async fn explain(
     State(shared): State<Shared>,
     answers: Answers,
-    Extension(caller): Extension<Caller>,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Rejection> {
     let request: Request = body(bytes)?;
-    match answer(&shared, caller, Call::Explain { request }).await? {
+    match answer(&shared, answers.caller().clone(), Call::Explain { request }).await? {
         Answer::Decided(decision) => Ok(answers.json(StatusCode::OK, decision).await),
         other => Err(unexpected(&other).into()),
     }
@@ -218,7 +216,7 @@ pub async fn register(
     let Path(name) = name?;
     let Known { application, profile } = body(bytes)?;
     check_address("application.name", application.name(), &name)?;
-    profile.check()?;
+    profile.check_new()?;
     let (application, profile) = (Box::new(application), Box::new(profile));
     match answer(&shared, caller, Call::Register { application, profile }).await? {
         Answer::Registered => Ok(StatusCode::NO_CONTENT.into_response()),
@@ -360,7 +358,7 @@ pub(super) async fn answer(
 /// Carries out what is about a reservation that is there, and shows it.
 async fn changed(shared: &Shared, answers: &Answers, call: Call) -> Result<Response, Rejection> {
     let changed = reservation(shared, answers.caller().clone(), call).await?;
-    Ok(answers.json(StatusCode::OK, changed).await)
+    Ok(answers.changed(StatusCode::OK, changed).await)
 }
 
 async fn reservation(

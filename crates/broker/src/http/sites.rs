@@ -56,7 +56,12 @@ pub async fn remove(
     recorded(&shared, caller, Call::RemoveSite { site: name.parse()? }).await
 }
 
-async fn recorded(shared: &Shared, caller: Caller, call: Call) -> Result<Response, Rejection> {
+/// Has something recorded of which nothing is told.
+pub(super) async fn recorded(
+    shared: &Shared,
+    caller: Caller,
+    call: Call,
+) -> Result<Response, Rejection> {
     match answer(shared, caller, call).await? {
         Answer::Recorded => Ok(StatusCode::NO_CONTENT.into_response()),
         other => Err(unexpected(&other).into()),

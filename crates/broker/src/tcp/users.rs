@@ -4,7 +4,8 @@
 use super::handshake::secure;
 use super::keys::{KeyRing, Shown};
 use super::places::Place;
-use crate::door::Operators;
+use crate::door::{CONNECTIONS_MAX, CONNECTIONS_OF_USER_MAX, Operators};
+use crate::impatient::HangUp;
 use crate::server;
 use crate::wire::Problem;
 use axum::Router;
@@ -29,10 +30,6 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Connections of users at a time.
-const CONNECTIONS_MAX: usize = 1_024;
-/// Of one user, so that nobody takes all, wherever they come from.
-const CONNECTIONS_OF_USER_MAX: usize = 256;
 /// A connection on which no request is begun and its header sent for so long is closed.
 const HEADER_WITHIN: Duration = Duration::from_secs(10);
 /// How long, and for how many bytes, the body of a request is read that is not answered, so that the
@@ -64,8 +61,12 @@ impl Room {
             return Ok(());
         }
         let seat = seats.try_take(user.clone()).map_err(|full| no_room(user, full))?;
+        // What would be carried out for one that is being ended would be told to nobody.
+        if self.unknown.take().is_some_and(|place| !place.leave()) {
+            let detail = "this connection has made way for another; try again".to_owned();
+            return Err(Box::new(Problem::new(503, "too many connections", detail)));
+        }
         self.seat = Some((user.clone(), seat));
-        drop(self.unknown.take());
         Ok(())
     }
 }
@@ -88,11 +89,14 @@ impl Users {
         drop(keys);
         let room = Mutex::new(Room { unknown: Some(place), seat: None });
         let service = TowerToHyperService::new(self.router.clone());
-        let (users, service, shown, peer, room) = (&self, &service, &shown, peer.as_ref(), &room);
+        let hang_up = HangUp::default();
+        let (users, service, shown, peer) = (&self, &service, &shown, peer.as_ref());
+        let (room, hang_up) = (&room, &hang_up);
         let answer = move |mut request: hyper::Request<Incoming>| async move {
             match users.caller(shown, peer, room, request.headers()) {
                 Ok(caller) => {
                     request.extensions_mut().insert(caller);
+                    request.extensions_mut().insert(hang_up.clone());
                     hyper::service::Service::call(service, request).await
                 }
                 Err(problem) => {
@@ -106,6 +110,7 @@ impl Users {
         tokio::select! {
             // A connection that breaks concerns its user alone.
             _ = conversation => {}
+            () = hang_up.is_due() => {}
             () = self.keys.outlive(shown, |keys| Some(&keys.users)) => {}
         }
     }
@@ -272,6 +277,21 @@ mod tests {
         assert_eq!(sit(&mut fourth, "ada"), Ok(()));
         drop((second, third, fourth));
         assert!(seats.are_empty());
+    }
+
+    // Goal: nothing is carried out for a connection that is being ended for another. Method: there is a place for one.
+    #[test]
+    fn who_has_made_way_is_not_served() {
+        let unknown = Places::new(usize::MAX, 1);
+        let seats = Seats::new(2);
+        let come = || {
+            let (place, _) = unknown.enter(IpAddr::from([127, 0, 0, 1]));
+            Room { unknown: Some(place), seat: None }
+        };
+        let [mut first, mut second] = [come(), come()];
+        let ada = "ada".parse().unwrap();
+        assert_eq!(first.sit(&ada, &seats).map_err(|problem| problem.status), Err(503));
+        assert!(seats.are_empty() && second.sit(&ada, &seats).is_ok());
     }
 
     #[test]

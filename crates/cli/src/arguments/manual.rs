@@ -73,6 +73,21 @@ Example:
   keeptime site add shop --hard 2 --soft 6 --max 7 --priority 10 \
       --backend haproxy:/run/haproxy.sock/shop --app nginx@shop"#;
 
+/// Below `keeptime node drain --help`.
+pub const NODE_DRAIN: &str = r#"For operators. `keeptime nodes` shows which nodes are drained, by whom and why.
+
+Examples:
+  keeptime node drain n1,n2 --reason "new disk"
+  keeptime node drain n1 --reason "new disk" --wait && ssh n1 poweroff
+  keeptime node drain --all --reason "upgrade" --wait --except-sites"#;
+
+/// Below `keeptime node resume --help`.
+pub const NODE_RESUME: &str = r#"For operators. Who waits for room (--wait) is tried first.
+
+Examples:
+  keeptime node resume n1,n2
+  keeptime node resume --all"#;
+
 /// Below `keeptime lab up --help`.
 pub const LAB_UP: &str = r#"Examples, as root:
   keeptime lab up                                    # 4 nodes, 100 Mbit/s
@@ -530,7 +545,8 @@ Exit codes: 0 done, 2 error, 64 usage."#;
 pub const COMPLETIONS: &str =
     "`make install` and the Debian package put it where bash, zsh and fish look.
 By hand:
-  keeptime completions bash > ~/.local/share/bash-completion/completions/keeptime";
+  cd ~/.local/share/bash-completion/completions
+  keeptime completions bash > keeptime";
 
 /// Below `keeptime --help`.
 pub const OVERVIEW: &str =

@@ -407,10 +407,11 @@ fn granted_nodes(cluster: &Cluster, hold: &Hold) -> Result<Vec<NodeIndex>> {
     node_indices(cluster, grant)
 }
 
-/// What can be promised of each node; nothing of one whose agent is away, or that is not of `among`, where some are.
+/// What can be promised of each node; nothing of one whose agent is away, that is drained, or that is not of `among`, where
+/// some are.
 fn promised(nodes: &Nodes, among: &BTreeSet<Name>) -> deadline::Cluster {
     let may_be = |node: &Node| among.is_empty() || among.contains(&node.name);
-    let has = |node: &Node| node.connected && may_be(node);
+    let has = |node: &Node| node.is_to_be_had() && may_be(node);
     let of_node = |node: &Node| if has(node) { node.cpu_ppm } else { CpuPpm::default() };
     let nodes_ppm = nodes.nodes.iter().map(of_node).collect();
     deadline::Cluster { nodes_ppm, ..deadline::Cluster::of(0, CpuPpm::default()) }

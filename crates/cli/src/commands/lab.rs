@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use keeptime_agent::client::Client;
 use keeptime_agent::wire::Status as AgentStatus;
 use keeptime_lab::{Account, Exec, FRONT_END, Lab, Labs, Spec, Status as LabStatus, exit_code};
-use keeptime_linux::netns::die_with;
+use keeptime_linux::netns::{die_with, die_with_parent};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::topology::{Node, Topology};
@@ -234,8 +234,11 @@ fn list(labs: &Labs, json: bool) -> Result<()> {
 }
 
 fn exec(labs: &Labs, arguments: LabExecArguments) -> Result<Ending> {
-    if let Some(parent) = arguments.parent {
-        die_with(parent)?;
+    // Before anything is said or done: whoever has started it may be gone.
+    match arguments.parent {
+        Some(parent) => die_with(parent)?,
+        None if arguments.die_with_parent => die_with_parent()?,
+        None => {}
     }
     let lab = labs.open(&arguments.name)?;
     let environment = agent_environment(&lab, &arguments.node, arguments.job.as_ref());

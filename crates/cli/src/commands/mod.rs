@@ -11,6 +11,7 @@ pub mod launch;
 pub mod load;
 pub mod manual;
 pub mod mpi;
+pub mod node;
 pub mod overview;
 pub mod plan;
 pub mod profile;
@@ -164,6 +165,7 @@ pub fn ask_broker(command: Command) -> ControlFlow<Result<Ending>, Command> {
         Command::Why(arguments) => reservations::why(&arguments),
         Command::Register(arguments) => reservations::register(&arguments),
         Command::Nodes(arguments) => overview::nodes(&arguments),
+        Command::Node(command) => node::run(&command),
         Command::Links(arguments) => overview::links(&arguments),
         Command::Timeline(arguments) => overview::timeline(&arguments),
         Command::Rate(command) => rate::set(&command),

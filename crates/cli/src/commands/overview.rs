@@ -1,6 +1,6 @@
 //! `keeptime nodes`, `links` and `timeline`: what there is, and what of it is reserved when.
 
-use super::{Ending, print_json};
+use super::{Ending, node, print_json};
 use crate::arguments::{AtArguments, TimelineArguments};
 use crate::place::connect;
 use crate::{brokers, files, gantt, times};
@@ -13,11 +13,15 @@ use keeptime_model::units::{BytesPerSecond, WallTime};
 
 /// Shows the nodes.
 pub fn nodes(arguments: &AtArguments) -> Result<Ending> {
-    let nodes = connect(&arguments.place)?.nodes(moment(arguments)?).map_err(brokers::failure)?;
+    let client = connect(&arguments.place)?;
+    let nodes = client.nodes(moment(arguments)?).map_err(brokers::failure)?;
     if arguments.json {
         print_json(&nodes)?;
-    } else {
-        nodes.nodes.iter().for_each(|node| print!("{}", describe_node(node)));
+        return Ok(Ending::Done);
+    }
+    let left = node::left_on_drained(&client, &nodes.nodes)?;
+    for node in &nodes.nodes {
+        print!("{}{}", describe_node(node), node::describe_drained(node, &left));
     }
     Ok(Ending::Done)
 }

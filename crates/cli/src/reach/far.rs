@@ -152,8 +152,7 @@ impl Plan {
         let far = [own_path()?.display().to_string(), "launch".into(), "far".into()];
         let (far, plan) = (quoted(&far), quoted(&[serde_json::to_string(self)?]));
         let script = format!("#!/bin/sh\nexec {far} --parent \"$PPID\" {plan} \"$@\"\n");
-        let name = format!("remote-{job}-{}", std::process::id());
-        RemoteLauncher::new(private_directory()?.join(name), &script)
+        RemoteLauncher::new(&private_directory()?, job.as_str(), &script)
     }
 }
 

@@ -7,10 +7,6 @@ use keeptime_lab::{FRONT_END, Lab};
 use keeptime_launch::mpi::{Bond, Launch, Mpi, Network};
 use keeptime_model::name::Name;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// Scripts of this process.
-static SCRIPTS: AtomicU32 = AtomicU32::new(0);
 
 pub(super) fn agent_socket(lab: &Lab, node: &Name) -> PathBuf {
     socket_in(&lab.node_directory(node))
@@ -74,25 +70,5 @@ fn remote_launcher(lab: &Lab, job: Option<&Name>) -> Result<RemoteLauncher> {
         own_path()?.display(),
         lab.name(),
     );
-    RemoteLauncher::new(lab.directory().join(script_name(whose)), &script)
-}
-
-/// One that no other script has. Several may run at once, also in one job, and each script goes with its run.
-fn script_name(whose: &str) -> String {
-    let number = SCRIPTS.fetch_add(1, Ordering::Relaxed);
-    format!("remote-{whose}-{}-{number}", std::process::id())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    // Of two runs in one job the first that ends leaves the other its script.
-    #[test]
-    fn each_run_has_a_script_of_its_own() {
-        let names = [(); 2].map(|()| script_name("r1"));
-        assert_ne!(names[0], names[1]);
-        let of_process = format!("remote-r1-{}-", std::process::id());
-        assert!(names.iter().all(|name| name.starts_with(&of_process)), "{names:?}");
-    }
+    RemoteLauncher::new(lab.directory(), whose, &script)
 }

@@ -8,6 +8,10 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Scripts of this process.
+static SCRIPTS: AtomicU32 = AtomicU32::new(0);
 
 /// A script that starts a command on another node, as `ssh HOST COMMAND` would. It goes with this.
 #[derive(Debug)]
@@ -16,13 +20,13 @@ pub struct RemoteLauncher {
 }
 
 impl RemoteLauncher {
-    /// The script at `path`, whose directory is there; or in the directory of this user's programs, where none can be run
-    /// from that one.
+    /// The script for a run in the job `whose`, in a directory that is there; or in that of this user's programs, where none
+    /// can be run from the former. Several may run at once, also in one job, and each has its own.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn new(path: PathBuf, script: &str) -> Result<Self> {
-        let path = place(path, &directory_of_programs())?;
+    pub fn new(directory: &Path, whose: &str, script: &str) -> Result<Self> {
+        let path = place(directory.join(script_name(whose)), &directory_of_programs())?;
         let write = || {
             let mut file = File::create(&path)?;
             file.write_all(script.as_bytes())?;
@@ -66,6 +70,12 @@ pub fn make_private(directory: &Path) -> Result<()> {
         directory.display()
     );
     Ok(())
+}
+
+/// One that no other script has.
+fn script_name(whose: &str) -> String {
+    let number = SCRIPTS.fetch_add(1, Ordering::Relaxed);
+    format!("remote-{whose}-{}-{number}", std::process::id())
 }
 
 /// `path`, or one in the directory `elsewhere` that no other path has, where no program can be run from there.
@@ -118,6 +128,15 @@ mod tests {
             Ok(Err(errno)) => skip(&["mount".into()], &format!("mount: {errno}")),
             Err(panic) => std::panic::resume_unwind(panic),
         }
+    }
+
+    // Of two runs in one job the first that ends leaves the other its script.
+    #[test]
+    fn each_run_has_a_script_of_its_own() {
+        let names = [(); 2].map(|()| script_name("r1"));
+        assert_ne!(names[0], names[1]);
+        let of_process = format!("remote-r1-{}-", std::process::id());
+        assert!(names.iter().all(|name| name.starts_with(&of_process)), "{names:?}");
     }
 
     #[test]

@@ -155,9 +155,19 @@ impl World {
 
     /// As if `program` had been measured here.
     pub fn profile(&self, program: &Program, points: &[(u64, f64)]) -> Profile {
+        self.profile_by(Flavour::OpenMpi, program, points)
+    }
+
+    /// The same with this MPI.
+    pub fn profile_by(
+        &self,
+        flavour: Flavour,
+        program: &Program,
+        points: &[(u64, f64)],
+    ) -> Profile {
         let path = program.application.to_str().unwrap();
-        let application = load_application(path, Flavour::OpenMpi).unwrap();
-        let mpi = Mpi::find(Flavour::OpenMpi).unwrap().to_string();
+        let application = load_application(path, flavour).unwrap();
+        let mpi = Mpi::find(flavour).unwrap().to_string();
         let conditions = self.cluster().conditions(&application, &mpi);
         profile_under(conditions, &application, points)
     }

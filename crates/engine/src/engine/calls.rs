@@ -37,6 +37,8 @@ impl Engine {
             Call::Explain { request } => self.explain(caller, request).map(Some),
             Call::AddSite { site } => self.add_site(caller, site).map(Some),
             Call::RemoveSite { site } => self.remove_site(caller, site).map(Some),
+            Call::Drain { nodes, reason } => self.drain(caller, nodes, reason).map(Some),
+            Call::Resume { nodes } => self.resume(caller, nodes).map(Some),
         };
         match answer {
             Ok(None) => {}
@@ -48,6 +50,9 @@ impl Engine {
     pub(super) fn register(&mut self, caller: &Caller, event: Event) -> Result<Answer, CallError> {
         if !caller.operator {
             return Err(CallError::OperatorsOnly { what: "register applications" });
+        }
+        if let Event::Registered { profile, .. } = &event {
+            profile.check_new()?;
         }
         self.book.apply(&event, self.now)?;
         self.step.events.push(event);

@@ -44,7 +44,7 @@ impl Engine {
             Some(_) => {}
         }
         if let Err(invalid) = self.check_offered_site_node(handle) {
-            self.give_up_change(handle, invalid.into());
+            self.give_up_invalid(handle, invalid.into());
             return;
         }
         if let Some(Offer { kind, proposal, tickets, .. }) = self.offers.remove(&handle) {
@@ -131,13 +131,23 @@ impl Engine {
         self.current(handle)
     }
 
-    /// Gives back the offer of a change, whose callers are told this.
-    fn give_up_change(&mut self, handle: Handle, error: CallError) {
-        let Some(Offer { proposal, tickets, .. }) = self.offers.remove(&handle) else { return };
+    /// Gives back an offer that is invalid by now, whose callers are told so. It comes to nothing, not even to a refusal.
+    fn give_up_invalid(&mut self, handle: Handle, error: CallError) {
+        let Some(Offer { kind, proposal, tickets, .. }) = self.offers.remove(&handle) else {
+            return;
+        };
         self.share_soon();
         self.was_given_back = true;
         let told = self.cluster.nodes(&proposal.grant).unwrap_or_default();
-        self.go_back_to_what_was(handle, told, tickets, error);
+        match kind {
+            Kind::New { .. } => {
+                self.withdraw_from(handle, told);
+                self.release(handle);
+                self.answer_each(tickets, &Err(error));
+                self.faster_soon();
+            }
+            Kind::Change { .. } => self.go_back_to_what_was(handle, told, tickets, error),
+        }
     }
 
     /// A change that was offered comes to nothing.

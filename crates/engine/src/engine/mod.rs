@@ -3,6 +3,7 @@
 
 mod calls;
 mod deferring;
+mod draining;
 mod granting;
 mod holding;
 mod limits;

@@ -122,10 +122,12 @@ impl Engine {
         let mechanism = request.cpu_mechanism;
         let kept = self.kept_from(place, &request.ask, from);
         let outside = self.outside(&request.among);
+        let drained = self.drained_for(old, &request.ask, until);
         if let (Place::Own(_), Some(name)) = (place, self.unknown(&request.among)) {
             return Err(Invalid::new("among", name, "nodes of the cluster").into());
         }
-        let admission = Admission { mechanism, kept, outside, ..self.admission(user, from) };
+        let admission =
+            Admission { mechanism, kept, outside, drained, ..self.admission(user, from) };
         let Outcome { granted, decision } = admission.grant(&request.ask, span);
         // Its program runs on: what it was given beside stays, unless its nodes do not.
         let granted = granted.and_then(|grant| match old.and_then(|old| old.grant.as_ref()) {
@@ -179,16 +181,19 @@ impl Engine {
         old: Option<&Reservation>,
     ) -> Result<WallTime, Invalid> {
         let kept = old.map(|old| old.from_unix_nanos);
-        match request.from_unix_nanos.or(kept) {
-            None => Ok(self.now),
-            from if from == kept => Ok(from.unwrap_or(self.now)),
-            Some(from) if old.is_some_and(|old| old.state == State::Active) => {
+        let begun = old.filter(|old| old.state == State::Active);
+        // What lay back when it was asked for, or ahead by a clock that was wrong, is not when it began.
+        let asked = begun.and_then(|begun| begun.request.from_unix_nanos);
+        match (request.from_unix_nanos.or(kept), kept) {
+            (None, _) => Ok(self.now),
+            (Some(from), Some(kept)) if from == kept || asked == Some(from) => Ok(kept),
+            (Some(from), _) if begun.is_some() => {
                 let expected = "nothing: it has started";
                 Err(Invalid::new("from_unix_nanos", from.unix_nanos(), expected))
             }
-            Some(from) if from >= self.now => Ok(from),
-            Some(from) if self.now.saturating_since(from) <= PAST_MAX => Ok(self.now),
-            Some(from) => {
+            (Some(from), _) if from >= self.now => Ok(from),
+            (Some(from), _) if self.now.saturating_since(from) <= PAST_MAX => Ok(self.now),
+            (Some(from), _) => {
                 let expected = format!("{} or later: now", self.now.unix_nanos());
                 Err(Invalid::new("from_unix_nanos", from.unix_nanos(), expected))
             }
@@ -257,6 +262,7 @@ impl Engine {
             mechanism: CpuMechanism::Auto,
             kept: Vec::new(),
             outside: Vec::new(),
+            drained: Vec::new(),
         }
     }
 
@@ -282,9 +288,9 @@ impl Engine {
         self.now.saturating_add(self.policy.tell_ahead_nanos)
     }
 
-    /// Whether its agents know of a live reservation: it starts soon, or has started, perhaps by a clock that was ahead.
+    /// Whether its agents know of a live reservation: it starts soon, or has started.
     pub(super) fn is_told(&self, live: &Reservation) -> bool {
-        live.state == State::Active || live.from_unix_nanos <= self.told_until()
+        live.from_unix_nanos <= self.told_until()
     }
 
     /// Holds a proposal and asks its agents, or grants it at once where they need not be asked yet.

@@ -119,14 +119,15 @@ impl Engine {
     }
 
     /// Whether what was offered goes back to its place, now that it comes to nothing for `reason`: where its agents did not
-    /// take it, and it may wait on. What has no place yet is given one only where there is one.
+    /// take it, or a node of it was drained, and it may wait on. What has no place yet is given one only where there is one.
     pub(super) fn may_go_back(&self, asked: &Asked, reason: &Reason) -> bool {
-        let is_of_agents = matches!(reason, Reason::AgentRefused { .. } | Reason::AgentsSilent(_));
+        use Reason::{AgentRefused, AgentsSilent, NodesDrained};
+        let is_of_nodes = matches!(reason, AgentRefused { .. } | AgentsSilent(_) | NodesDrained(_));
         let has_place = || {
             asked.was_tried() || self.queue.limit_for(&asked.caller.user, &self.policy).is_none()
         };
         let may_wait = asked.returns < RETURNS_MAX && asked.may_wait(self.steady);
-        is_of_agents && may_wait && has_place()
+        is_of_nodes && may_wait && has_place()
     }
 
     /// It waits on in its place, and is not tried for a while.

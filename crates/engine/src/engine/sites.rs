@@ -5,7 +5,6 @@ use super::Engine;
 use crate::book::Reservation;
 use crate::call::{Answer, CallError, Caller};
 use crate::event::Event;
-use crate::offers::Kind;
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Handle};
@@ -79,11 +78,10 @@ impl Engine {
     /// lost others, or given them, and the one that it is to serve may be gone.
     pub(super) fn check_offered_site_node(&self, handle: Handle) -> Result<(), Invalid> {
         let Some(offer) = self.offers.get(&handle) else { return Ok(()) };
-        match (&offer.kind, self.book.reservations().get(&handle)) {
-            (Kind::Change { .. }, Some(old)) => {
-                self.check_site_node(&offer.proposal.request.ask, Some(old))
-            }
-            _ => Ok(()),
+        let ask = &offer.proposal.request.ask;
+        match self.book.reservations().get(&handle) {
+            Some(old) => self.check_site_node(ask, Some(old)),
+            None => self.check_site_node(ask, None),
         }
     }
 
@@ -142,6 +140,6 @@ fn check_stays_of_site(ask: &Ask, old: Option<&Reservation>) -> Result<(), Inval
     Err(Invalid::new("ask", asked, expected))
 }
 
-fn check_operator(caller: &Caller, what: &'static str) -> Result<(), CallError> {
+pub(super) fn check_operator(caller: &Caller, what: &'static str) -> Result<(), CallError> {
     if caller.operator { Ok(()) } else { Err(CallError::OperatorsOnly { what }) }
 }

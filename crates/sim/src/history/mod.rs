@@ -23,7 +23,9 @@ use keeptime_model::reservation::{Ask, Handle, Request, RequestKey, State, UserN
 use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::WallTime;
 use resources::capacities;
-use rules::{check_form, check_grant, check_kept, check_lasts, check_times, is_extended};
+use rules::{
+    check_form, check_grant, check_kept, check_lasts, check_times, is_extended, is_in_time,
+};
 use std::collections::{BTreeMap, BTreeSet};
 pub use truth::Truth;
 
@@ -41,6 +43,8 @@ pub struct History {
     /// What was asked at first, of what was changed since.
     originals: BTreeMap<Handle, Request>,
     keys: BTreeMap<(UserName, RequestKey), Handle>,
+    /// Nodes to which nothing new comes.
+    drained: BTreeSet<Name>,
     /// Every handle that was ever recorded.
     given: BTreeSet<Handle>,
     slots: Slots,
@@ -66,6 +70,7 @@ impl History {
             on_loss: BTreeMap::new(),
             originals: BTreeMap::new(),
             keys: BTreeMap::new(),
+            drained: BTreeSet::new(),
             given: BTreeSet::new(),
             slots,
             settled: Revision::ZERO,
@@ -149,6 +154,11 @@ impl History {
     /// # Errors
     /// The first difference.
     pub fn compare(&self, book: &Book) -> Result<(), Violation> {
+        if !book.drained().keys().eq(&self.drained) {
+            let (its, mine) = (book.drained().keys(), &self.drained);
+            let what = format!("the engine has {its:?} drained where the record has {mine:?}");
+            return Err(Violation(what));
+        }
         let theirs = book.reservations();
         if theirs.values().map(AsRef::as_ref).eq(self.reservations.values()) {
             return Ok(());
@@ -187,6 +197,14 @@ impl History {
             }
             Event::Lost { handle, .. } => self.end(time, *handle, State::Lost),
             Event::Forgotten { handle } => self.forgotten(time, *handle),
+            Event::Drained { nodes, .. } => {
+                self.drained.extend(nodes.iter().cloned());
+                Ok(())
+            }
+            Event::Resumed { nodes, .. } => {
+                self.drained.retain(|node| !nodes.contains(node));
+                Ok(())
+            }
             _ => Err("an event that is not known here".into()),
         }
     }
@@ -200,6 +218,7 @@ impl History {
         }
         self.check_new(handle, owner, key)?;
         check_grant(request, grant)?;
+        self.check_not_drained(&grant.nodes)?;
         check_times(time, request, from, until)?;
         self.insert(Reservation {
             handle,
@@ -267,6 +286,9 @@ impl History {
             check_grant(request, grant)?;
             check_lasts(request, from, until)?;
             check_kept(before, grant)?;
+            let is_as_promised = is_in_time(&old, until);
+            let is_new = |node: &&Name| !is_as_promised || !before.nodes.contains(node);
+            self.check_not_drained(grant.nodes.iter().filter(is_new))?;
         }
         ensure(old.state != State::Active || from == old.from_unix_nanos, "it has started")?;
         self.originals.entry(handle).or_insert(old.request.clone());
@@ -370,6 +392,14 @@ impl History {
         ensure(may_be, "what it replaces is not to be moved")?;
         let is_moved = self.reservations.values().any(|other| other.replaces == Some(lost));
         ensure(!is_moved, "what it replaces was moved before")
+    }
+
+    /// Nothing new comes to a node that is drained.
+    fn check_not_drained<'a>(&self, new: impl IntoIterator<Item = &'a Name>) -> Result<(), String> {
+        match new.into_iter().find(|node| self.drained.contains(*node)) {
+            Some(node) => Err(format!("{node} is drained")),
+            None => Ok(()),
+        }
     }
 
     /// The agent of `node` has refused its part, and may have had a reason.

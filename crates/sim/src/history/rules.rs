@@ -48,6 +48,16 @@ pub(super) fn is_extended(before: &Grant, after: &Grant) -> bool {
     before.extension != after.extension && Grant { extension, ..after.clone() } == *before
 }
 
+/// Whether what takes the place of a reservation ends when that was promised to end at the latest.
+pub(super) fn is_in_time(before: &Reservation, until: Option<WallTime>) -> bool {
+    let by = before.request.malleable.map(|malleable| malleable.by_unix_nanos);
+    match (before.until_unix_nanos, until) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(promised), Some(until)) => until <= promised || Some(until) <= by,
+    }
+}
+
 /// After a change by its owner a program keeps what it was given, where its nodes are the same.
 pub(super) fn check_kept(before: &Grant, after: &Grant) -> Result<(), String> {
     let is_kept = match before.nodes == after.nodes {

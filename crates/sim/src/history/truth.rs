@@ -58,7 +58,9 @@ impl Truth {
             | Call::Report { .. }
             | Call::Explain { .. }
             | Call::AddSite { .. }
-            | Call::RemoveSite { .. } => {}
+            | Call::RemoveSite { .. }
+            | Call::Drain { .. }
+            | Call::Resume { .. } => {}
         }
     }
 

@@ -3,6 +3,7 @@
 use super::{Asked, SLACK, SLOTS_COMPARED, World};
 use crate::Violation;
 use crate::broker::Broker;
+use keeptime_broker::records;
 use keeptime_engine::{Call, Event, Step};
 use keeptime_model::assignment::Assignment;
 use keeptime_model::reservation::Handle;
@@ -128,6 +129,11 @@ impl World {
         }
         if !broker.is_settled() {
             return Err(Violation::new("what was decided does not become durable"));
+        }
+        let left_over = records::left_over(broker.ledger()).map_err(Violation::new)?;
+        if let Some((revision, subject)) = left_over.first() {
+            let what = format!("{subject:?}, forgotten at {revision}, was compacted and is there");
+            return Err(Violation(what));
         }
         self.history.compare(broker.engine.book())?;
         for ahead in 0..SLOTS_COMPARED {

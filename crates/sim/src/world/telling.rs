@@ -122,6 +122,8 @@ fn of_call(call: &Call) -> String {
         Call::Explain { request } => format!("explain {}", of_request(request)),
         Call::AddSite { site } => format!("add site {}", site.name),
         Call::RemoveSite { site } => format!("remove site {site}"),
+        Call::Drain { nodes, .. } => format!("drain {nodes:?}"),
+        Call::Resume { nodes } => format!("resume {nodes:?}"),
     }
 }
 

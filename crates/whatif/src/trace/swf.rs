@@ -127,7 +127,9 @@ fn said(line: &str, random: &mut Random) -> Result<Line, Invalid> {
     // -1 = not known.
     let known = |first: i64, second: i64| if first > 0 { first } else { second };
     let nodes = known(whole(REQUESTED_NODES, NUMBER_MAX)?, whole(NODES, NUMBER_MAX)?);
-    let requested = known(whole(REQUESTED_TIME, JOB_MAX)?, run).max(run);
+    // What was asked for may be without any limit; nobody runs for so long.
+    let asked = whole(REQUESTED_TIME, NUMBER_MAX)?.min(JOB_MAX as i64);
+    let requested = known(asked, run).max(run);
     if run <= 0 || nodes <= 0 {
         return Ok(Line::NeverRan);
     }
@@ -244,6 +246,14 @@ mod tests {
         assert_eq!((log.jobs[1].run, log.jobs[1].requested), (501, 501));
     }
 
+    // Goal: a log is read whose jobs had no limit, or an absurd one, whether they ran or not.
+    #[test]
+    fn a_requested_time_beyond_any_job_is_as_long_as_any_may_be() {
+        let log = read(&LOG.replace(" 900 ", " 999999999 "), 9, 1).unwrap();
+        let times: Vec<_> = log.jobs.iter().map(|job| (job.run, job.requested)).collect();
+        assert_eq!(times, [(600, JOB_MAX as u64), (500, 500)]);
+    }
+
     #[test]
     fn how_many_processors_there_were_is_said_by_the_log_or_its_largest_job() {
         let nodes = |log: &str| read(log, 9, 1).unwrap().nodes;
@@ -279,8 +289,8 @@ mod tests {
         assert_eq!(error("1000", "1e13"), number.replace("\"x\"", "\"1e13\""));
         let negative = r#"line 5.submit time (field 2): "-7" is not accepted; expected at least 0"#;
         assert_eq!(error("1000", "-7"), negative);
-        let long = r#"line 5.requested time (field 9): "900000000" is not accepted; expected a number of at most 315576000"#;
-        assert_eq!(error("900", "900000000"), long);
+        let long = r#"line 5.run time (field 4): "900000000" is not accepted; expected a number of at most 315576000"#;
+        assert_eq!(error("600", "900000000"), long);
         let late = r#"line 7.submit time (field 2): "1577881001" is not accepted; expected at most 1577880000 seconds after the first, at 1000"#;
         assert_eq!(error("1020", "1577881001"), late);
         let short = r#"line 5.numbers: "14" is not accepted; expected 18"#;

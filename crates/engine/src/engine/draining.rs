@@ -1,0 +1,147 @@
+//! Nodes that are taken out of service: nothing new comes to them, now or in advance, and what they have stays to the end
+//! that it was promised.
+
+use super::Engine;
+use super::sites::check_operator;
+use crate::book::Reservation;
+use crate::call::{Answer, CallError, Caller, DrainedNode, NAMED_MAX, Reason};
+use crate::event::Event;
+use crate::offers::{Kind, Offer};
+use keeptime_model::Invalid;
+use keeptime_model::drain::{DrainReason, Drained, NodeSet};
+use keeptime_model::name::Name;
+use keeptime_model::reservation::{Ask, Handle};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::WallTime;
+use std::collections::BTreeSet;
+
+impl Engine {
+    /// Who drained a node, since when and why; nothing if it is in service.
+    pub fn drained(&self, node: NodeIndex) -> Option<&Drained> {
+        self.book.drained().get(self.cluster.name(node))
+    }
+
+    /// How many nodes of the cluster are drained.
+    pub fn drained_count(&self) -> usize {
+        self.book.drained().keys().filter(|name| self.cluster.node(name).is_ok()).count()
+    }
+
+    /// Nothing new comes to these nodes from now on, not even what is offered already: its agents have not said yet that they
+    /// take it. Said again, it gives another reason.
+    pub(super) fn drain(
+        &mut self,
+        caller: &Caller,
+        nodes: NodeSet,
+        reason: DrainReason,
+    ) -> Result<Answer, CallError> {
+        check_operator(caller, "drain nodes")?;
+        let all = || self.cluster.topology().nodes().iter().map(|node| node.name.clone());
+        let mut nodes: BTreeSet<Name> = match nodes {
+            NodeSet::All => all().collect(),
+            NodeSet::Named(names) => self.checked(names)?,
+        };
+        let drained = self.book.drained();
+        nodes.retain(|node| drained.get(node).is_none_or(|before| before.reason != reason));
+        if !nodes.is_empty() {
+            let by = caller.user.clone();
+            self.record(Event::Drained { nodes, by, reason });
+            self.give_up_what_comes_to_drained_nodes();
+        }
+        Ok(Answer::Recorded)
+    }
+
+    /// These nodes are to be had again, by whoever waits for room first.
+    pub(super) fn resume(&mut self, caller: &Caller, nodes: NodeSet) -> Result<Answer, CallError> {
+        check_operator(caller, "resume nodes")?;
+        let mut nodes: BTreeSet<Name> = match nodes {
+            NodeSet::All => self.book.drained().keys().cloned().collect(),
+            NodeSet::Named(names) => self.checked(names)?,
+        };
+        nodes.retain(|node| self.book.drained().contains_key(node));
+        if !nodes.is_empty() {
+            self.record(Event::Resumed { nodes, by: caller.user.clone() });
+            self.was_given_back = true;
+            self.move_soon();
+        }
+        Ok(Answer::Recorded)
+    }
+
+    /// Some nodes that there are. One that was drained when it was taken out of the topology can be resumed, too.
+    fn checked(&self, names: BTreeSet<Name>) -> Result<BTreeSet<Name>, Invalid> {
+        let is_known =
+            |name: &Name| self.cluster.node(name).is_ok() || self.book.drained().contains_key(name);
+        let unknown = names.iter().find(|name| !is_known(name)).map(ToString::to_string);
+        let wrong = match unknown {
+            Some(unknown) => unknown,
+            None if names.is_empty() => "nothing".into(),
+            None => return Ok(names),
+        };
+        let there = self.cluster.topology().nodes().iter().map(|node| node.name.as_str());
+        let there: Vec<_> = there.take(NAMED_MAX).collect();
+        let expected = format!("nodes of the cluster, as {}", there.join(", "));
+        Err(Invalid::new("nodes", wrong, expected))
+    }
+
+    /// The drained nodes that what is asked for may not be granted, by their positions; empty where there is none. What takes
+    /// the place of `old` may keep those that `old` has.
+    pub(super) fn drained_for(
+        &self,
+        old: Option<&Reservation>,
+        ask: &Ask,
+        until: Option<WallTime>,
+    ) -> Vec<bool> {
+        let kept = old.map(|old| kept_by(old, ask, until)).unwrap_or_default();
+        let mut drained = Vec::new();
+        for name in self.book.drained().keys().filter(|name| !kept.contains(name)) {
+            // The cluster may not have it any more.
+            let Ok(NodeIndex(node)) = self.cluster.node(name) else { continue };
+            if drained.is_empty() {
+                drained.resize(self.cluster.topology().nodes().len(), false);
+            }
+            drained[node as usize] = true;
+        }
+        drained
+    }
+
+    /// What was offered before its nodes were drained, and would be new there, is not granted any more.
+    fn give_up_what_comes_to_drained_nodes(&mut self) {
+        let offers = self.offers.iter();
+        let new = offers.map(|(handle, offer)| (*handle, self.new_on(*handle, offer)));
+        let new: Vec<_> = new.filter(|(_, nodes)| !nodes.is_empty()).collect();
+        for (handle, nodes) in new {
+            self.give_up(handle, Reason::NodesDrained(nodes));
+        }
+    }
+
+    /// The drained nodes to which an offer would bring something new.
+    fn new_on(&self, handle: Handle, Offer { kind, proposal, .. }: &Offer) -> Vec<DrainedNode> {
+        let old = match kind {
+            Kind::New { .. } => None,
+            Kind::Change { .. } => self.book.reservations().get(&handle),
+        };
+        let kept = old.map(|old| kept_by(old, &proposal.request.ask, proposal.until));
+        let kept = kept.unwrap_or_default();
+        let nodes = proposal.grant.nodes.iter().filter(|name| !kept.contains(name));
+        let drained = nodes.filter_map(|name| {
+            let why = self.book.drained().get(name)?;
+            Some(DrainedNode::new(name.clone(), why))
+        });
+        drained.take(NAMED_MAX).collect()
+    }
+}
+
+/// Nodes that what is asked for in the place of `old` may keep although they are drained: all that `old` has, for no longer
+/// than was promised. A web site's node is no other site's.
+fn kept_by<'a>(old: &'a Reservation, ask: &Ask, until: Option<WallTime>) -> &'a [Name] {
+    let promised = old.until_unix_nanos.map(|until| {
+        let by = old.request.malleable.map(|malleable| malleable.by_unix_nanos);
+        by.map_or(until, |by| by.max(until))
+    });
+    let is_in_time = promised.is_none_or(|promised| until.is_some_and(|until| until <= promised));
+    let is_same_site = match (&old.request.ask, ask) {
+        (Ask::SiteNode(held), Ask::SiteNode(asked)) => held.site == asked.site,
+        _ => true,
+    };
+    let nodes = old.grant.as_ref().map(|grant| grant.nodes.as_slice()).unwrap_or_default();
+    if is_in_time && is_same_site { nodes } else { &[] }
+}
