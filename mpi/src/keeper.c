@@ -789,8 +789,12 @@ static int64_t work(void)
 	}
 	if (is_connected && time >= progress_at) {
 		struct progress progress = progress_now();
+		char byte;
 
-		if ((progress.operations != told.operations || progress.told != told.told) &&
+		/* Who has nothing to tell would not notice that the next agent knows nothing of it. */
+		if (recv(agent, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+			hang_up();
+		if (is_connected && (progress.operations != told.operations || progress.told != told.told) &&
 		    report_progress(&progress))
 			told = progress;
 		progress_at = now() + REPORT_EVERY;

@@ -51,7 +51,7 @@ pub fn may_be_agent(uid: u32) -> bool {
     is_own(uid)
 }
 
-fn is_own(uid: u32) -> bool {
+pub(crate) fn is_own(uid: u32) -> bool {
     uid == 0 || uid == nix::unistd::geteuid().as_raw()
 }
 

@@ -310,9 +310,13 @@ impl Door {
             Err(Full::All) => None,
             Err(Full::One) => return None,
         };
-        let (operators, turn) = (self.operators.clone(), Arc::clone(&self.names));
-        // Never closed.
-        let turn = turn.acquire_owned().await.ok()?;
+        let operators = self.operators.clone();
+        // Root, who may have to mend what holds up everybody else's name, waits for no turn. It is never closed.
+        let turn = if door::is_own(uid) {
+            None
+        } else {
+            Some(Arc::clone(&self.names).acquire_owned().await.ok()?)
+        };
         let ask = move || {
             let _turn = turn;
             operators.caller(uid)

@@ -156,7 +156,9 @@ fn of_one_node_the_two_newest_connections_are_kept() {
     let is_so = async || {
         let mut all = Vec::new();
         for _ in 0..5 {
-            all.push(door.n1(HOST).await.unwrap());
+            // A busy machine may take longer than a handshake may.
+            let Ok(stream) = door.n1(HOST).await else { return false };
+            all.push(stream);
         }
         for (number, stream) in all.iter_mut().enumerate() {
             let within = if number < 3 { SOON } else { Duration::ZERO };

@@ -31,18 +31,17 @@ pub fn listen_at_terminal() -> nix::Result<()> {
     listen_for(listened([Signal::SIGHUP], &own_status()))
 }
 
-/// The same for what runs a program: users' signals are the program's ([`to_pass_on`]). If it also `holds` what that runs in,
-/// Ctrl-Z stops nothing: what it holds would be given back, as that of a holder that is silent.
+/// The same for what runs a program: users' signals are the program's ([`to_pass_on`]). Ctrl-Z stops nothing: what it
+/// holds would be given back, as that of a holder that is silent, and what it started would go on without it.
 ///
 /// # Errors
 /// As [`listen`].
-pub fn listen_for_a_program(holds: bool) -> nix::Result<()> {
-    listen_for(for_a_program(holds, &own_status()))
+pub fn listen_for_a_program() -> nix::Result<()> {
+    listen_for(for_a_program(&own_status()))
 }
 
-fn for_a_program(holds: bool, status: &str) -> SigSet {
-    let of_holders = holds.then_some(Signal::SIGTSTP);
-    listened([Signal::SIGHUP].into_iter().chain(OF_USERS).chain(of_holders), status)
+fn for_a_program(status: &str) -> SigSet {
+    listened([Signal::SIGHUP, Signal::SIGTSTP].into_iter().chain(OF_USERS), status)
 }
 
 /// What always asks for the end, and those of `others` that this process does not ignore: whoever waits for a signal gets it
@@ -85,8 +84,7 @@ pub fn to_pass_on() -> Option<Signal> {
     all.find_map(|(signal, came)| came.swap(false, Ordering::SeqCst).then_some(signal))
 }
 
-const NOT_STOPPED: &str = "not stopped: a run that stands still loses its reservation after ten seconds. What is made by \
-                           `keeptime reserve` stays; `keeptime run --in` runs in it";
+const NOT_STOPPED: &str = "not stopped: a run that stands still loses its reservation after ten seconds, and its program goes on";
 
 /// Whether a process ignores `signal`, by the text of its `/proc/PID/status`.
 fn is_ignored(signal: Signal, status: &str) -> bool {
@@ -120,19 +118,18 @@ mod tests {
         assert_eq!(told, [Some(Signal::SIGUSR1), Some(Signal::SIGUSR2), None]);
     }
 
-    // Goal: what this process was started to ignore is nobody's, and what holds nothing may be stopped.
+    // What this process was started to ignore is nobody's.
     #[test]
     fn what_is_ignored_is_passed_on_to_nobody() {
-        let heard = |holds: bool, status: &str| {
-            let heard = for_a_program(holds, status);
+        let heard = |status: &str| {
+            let heard = for_a_program(status);
             let asked = [Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGTSTP];
             asked.map(|signal| heard.contains(signal))
         };
-        assert_eq!(heard(true, ""), [true; 4]);
-        assert_eq!(heard(false, ""), [true, true, true, false]);
+        assert_eq!(heard(""), [true; 4]);
         // SIGUSR1 is 10.
-        assert_eq!(heard(true, "SigIgn:\t0000000000000200\n"), [true, false, true, true]);
-        assert!(for_a_program(false, "SigIgn:\tffffffffffffffff\n").contains(Signal::SIGTERM));
+        assert_eq!(heard("SigIgn:\t0000000000000200\n"), [true, false, true, true]);
+        assert!(for_a_program("SigIgn:\tffffffffffffffff\n").contains(Signal::SIGTERM));
     }
 
     #[test]

@@ -113,11 +113,9 @@ fn run(command: Command) -> anyhow::Result<Ending> {
     match &command {
         // SIGHUP has another meaning for it.
         Command::Broker(BrokerCommand::Run { .. }) => interrupt::listen()?,
-        // What was reserved before is kept without it.
-        Command::Run(arguments) => {
-            interrupt::listen_for_a_program(arguments.reservation.is_none())?;
+        Command::Run(_) | Command::Demo(_) | Command::Profile(_) => {
+            interrupt::listen_for_a_program()?;
         }
-        Command::Demo(_) | Command::Profile(_) => interrupt::listen_for_a_program(true)?,
         // It has something to tell then.
         Command::Load(_) => interrupt::listen_at_terminal()?,
         // All others end at once, and what they start has no signals blocked.

@@ -43,6 +43,19 @@ impl<'a> Sending<'a> {
         self.wait_for_more();
     }
 
+    /// The clock was set back and that was accepted: the job has begun before now by it, whatever was recorded.
+    pub fn expect_earlier_start(&mut self) {
+        let before = self.last.assignment.from_unix_nanos;
+        wait("its start by the clock that was accepted", PATIENCE, || {
+            let now = status(self.world, self.job).map(|now| now.assignment.from_unix_nanos);
+            let is_earlier = now.is_some_and(|now| now < before);
+            if let Some(now) = now.filter(|_| is_earlier) {
+                self.last.assignment.from_unix_nanos = now;
+            }
+            is_earlier
+        });
+    }
+
     fn wait_for_more(&mut self) {
         let before = sent(&self.last);
         wait("more to be sent", PATIENCE, || {
