@@ -137,7 +137,12 @@ fn a_drained_node_gets_nothing_new_until_it_is_resumed() {
 
     // If this fails, it would wait for as long as there is no broker.
     let mut waits = Command::new("timeout");
-    waits.args(["60", KEEPTIME]).args(drain).arg("--wait").arg("--broker").arg(&broker.config.socket);
+    waits
+        .args(["60", KEEPTIME])
+        .args(drain)
+        .arg("--wait")
+        .arg("--broker")
+        .arg(&broker.config.socket);
     let mut waits = waits.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(waits.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert_eq!(lines.next().unwrap(), "n1 drained: nothing new comes there");

@@ -16,7 +16,9 @@ pub(crate) const KEPT_FOR: Nanos = Nanos::from_secs(600);
 /// Of one that waits. Instants are those of the steady clock.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
-    /// That it could use, were nothing reserved; ascending.
+    /// Whether it could be had beside what is drained, were nothing reserved: if not, nobody is in its way.
+    pub may_be_had: bool,
+    /// That it could use, were nothing reserved or drained; ascending.
     nodes: Vec<NodeIndex>,
     /// How often it was passed since it came, or since they were kept for it last.
     passes: u32,
@@ -27,12 +29,12 @@ impl Claim {
     /// Of one that could use `nodes`, and was not passed yet.
     pub fn on(mut nodes: Vec<NodeIndex>) -> Self {
         nodes.sort_unstable();
-        Self { nodes, passes: 0, kept_until: Nanos::new(0) }
+        Self { may_be_had: true, nodes, passes: 0, kept_until: Nanos::new(0) }
     }
 
     /// The nodes that are kept for it at `now`.
     pub fn kept(&self, now: Nanos) -> &[NodeIndex] {
-        if self.kept_until > now { &self.nodes } else { &[] }
+        if self.may_be_had && self.kept_until > now { &self.nodes } else { &[] }
     }
 
     /// Whether it could use any of `nodes`, which ascend. Costs a look for each of the shorter list.
@@ -45,6 +47,9 @@ impl Claim {
 
     /// It is passed once more. Until when its nodes are kept for it from now on, where that was once too often.
     pub fn pass(&mut self, now: Nanos) -> Option<Nanos> {
+        if !self.may_be_had {
+            return None;
+        }
         self.passes += 1;
         if self.passes < PASSES_MAX {
             return None;
@@ -77,6 +82,20 @@ mod tests {
             assert_eq!(claim.kept(until.saturating_sub(second)), nodes(&[1, 3]));
             assert!(claim.kept(until).is_empty());
         }
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_not_passed_and_keeps_nothing() {
+        let now = Nanos::from_secs(1);
+        let mut claim = Claim::on(nodes(&[1]));
+        claim.may_be_had = false;
+        assert!((0..2 * PASSES_MAX).all(|_| claim.pass(now).is_none()));
+        claim.may_be_had = true;
+        assert_eq!((1..=PASSES_MAX).filter_map(|_| claim.pass(now)).count(), 1);
+        claim.may_be_had = false;
+        assert!(claim.kept(now).is_empty());
+        claim.may_be_had = true;
+        assert_eq!(claim.kept(now), nodes(&[1]));
     }
 
     #[test]

@@ -7,13 +7,14 @@ mod world;
 
 use keeptime_engine::book::{Book, Reservation, Snapshot};
 use keeptime_engine::call::{Reason, ResourceOffer};
-use keeptime_engine::{Answer, Call, CallError, Event};
+use keeptime_engine::{Answer, Call, CallError, Event, Input};
 use keeptime_model::drain::NodeSet;
 use keeptime_model::extension::Extension;
 use keeptime_model::loss::OnLoss;
 use keeptime_model::reservation::{Handle, Malleable, NodeChoice, Request, State};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use world::{World, at, goal, named, refused, request};
 
@@ -140,6 +141,68 @@ fn what_is_there_may_be_changed_and_not_prolonged() {
     assert!(world.jobs_of(0).is_empty());
 }
 
+// Goal: nor is it prolonged by a later deadline, until which it could be stretched afterwards, be that asked before its node is
+// drained or after. What is promised less than before is promised no more again.
+#[test]
+fn a_later_deadline_prolongs_what_is_on_a_drained_node_too() {
+    let mut world = World::star(2);
+    let plain = |node| request(named(&[node]), 10, 0, 0, 600);
+    let stretched = |node, seconds, by| {
+        let malleable = Some(Malleable::new(at(by), CpuPpm::from_percent(80)));
+        Request { malleable, ..request(named(&[node]), 10, 0, 0, seconds) }
+    };
+    let handle = world.reserve("a", plain("n1")).unwrap();
+    let other = world.reserve("b", plain("n2")).unwrap();
+    drain(&mut world, &["n1"]);
+    let mut modify = |seconds, by| {
+        let request = stretched("n1", seconds, by);
+        world.call("ada", Call::Modify { handle, request }).unwrap()
+    };
+    for (seconds, by) in [(600, 601), (300, 601), (600, 31_536_000)] {
+        assert_eq!(refused(modify(seconds, by)).to_string(), REFUSED);
+    }
+    modify(300, 600).unwrap();
+    modify(600, 600).expect("that was promised");
+    modify(200, 400).unwrap();
+    assert_eq!(refused(modify(200, 401)).to_string(), REFUSED);
+    modify(300, 400).unwrap();
+    let change = Call::Modify { handle: other, request: stretched("n2", 600, 900) };
+    let ticket = world.begin("ada", change);
+    world.begin(OPERATOR, draining(&["n2"], "new disk"));
+    world.pump();
+    let refusal = refused(world.answers[&ticket].clone());
+    assert_eq!(refusal.to_string(), "n2 is drained (root: new disk)");
+    assert_eq!(reservation(&world, other).request.malleable, None);
+}
+
+// Goal: what runs where there was room is not moved, which would end its program, when it is to last longer than its node is to
+// be had; whoever names the nodes that it may have moves it.
+#[test]
+fn what_names_no_nodes_and_runs_is_not_moved_by_being_prolonged() {
+    let any = |seconds| request(NodeChoice::Any(2), 10, 0, 0, seconds);
+    let works = |seconds| goal(3_000, 0, seconds);
+    for asked in [&any as &dyn Fn(u64) -> Request, &works] {
+        let mut world = World::with_application(4, "");
+        let handle = world.reserve("a", asked(600)).unwrap();
+        let before = nodes_of(&world, handle);
+        let drained = before[0].as_str();
+        drain(&mut world, &[drained]);
+        for seconds in [601, 0] {
+            let request = asked(seconds);
+            let refusal = refused(world.call("ada", Call::Modify { handle, request }).unwrap());
+            assert_eq!(refusal.to_string(), format!("{drained} is drained (root: new disk)"));
+        }
+        assert_eq!(reservation(&world, handle).state, State::Active);
+        assert_eq!(nodes_of(&world, handle), before);
+        let all = ["n1", "n2", "n3", "n4"];
+        let others: Vec<_> = all.into_iter().filter(|name| *name != drained).collect();
+        let among: BTreeSet<_> = others.iter().map(|name| name.parse().unwrap()).collect();
+        let request = Request { among, ..asked(601) };
+        world.call("ada", Call::Modify { handle, request }).unwrap().unwrap();
+        assert!(nodes_of(&world, handle).iter().all(|name| others.contains(&name.as_str())));
+    }
+}
+
 #[test]
 fn what_has_a_deadline_takes_what_is_free_of_a_drained_node_that_it_has() {
     let mut world = World::star(1);
@@ -171,6 +234,62 @@ fn who_waits_has_the_node_when_it_is_back() {
     world.pass(1);
     let states = [ticket, any].map(|ticket| reservation(&world, granted(&world, ticket)).state);
     assert_eq!(states, [State::Active; 2]);
+}
+
+/// So often one is passed before nodes are kept for it.
+const PASSES: usize = 16;
+
+/// A tenth of n2 is had and given back.
+fn come_and_go(world: &mut World, key: &str) {
+    let handle = world.reserve(key, request(named(&["n2"]), 10, 0, 0, 60)).unwrap();
+    world.call("ada", Call::Cancel { handle }).unwrap().unwrap();
+}
+
+// Goal: whoever waits for a drained node keeps nobody from others, and has come first again when it is back. Method: what has
+// no end leaves too little for a large one in any case, beside which small ones come and go.
+#[test]
+fn who_waits_for_a_drained_node_keeps_no_other_idle() {
+    let mut world = World::star(2);
+    world.reserve("endless", request(named(&["n2"]), 40, 0, 0, 0)).unwrap();
+    drain(&mut world, &["n1"]);
+    let large = waiting(request(named(&["n1", "n2"]), 80, 0, 0, 60));
+    let large = world.begin("bob", asking("large", large));
+    (0..=PASSES).for_each(|number| come_and_go(&mut world, &format!("drained{number}")));
+    resume(&mut world, &["n1"]);
+    (0..PASSES).for_each(|number| come_and_go(&mut world, &format!("back{number}")));
+    let late = request(named(&["n2"]), 10, 0, 0, 60);
+    let refusal = refused(world.reserve("late", late));
+    assert_eq!(refusal.reason, Reason::NodesKept(vec!["n2".parse().unwrap()]));
+    drain(&mut world, &["n1"]);
+    come_and_go(&mut world, "again");
+    assert!(!world.answers.contains_key(&large) && world.engine.waiting_count() == 1);
+}
+
+// Method: two of three nodes, of which one is drained before agents have said that they take it; and one, in the place of what
+// is lost.
+#[test]
+fn what_is_offered_when_a_node_is_drained_has_others_that_are_free() {
+    let mut world = World::star(3);
+    let ticket = world.begin("ada", asking("a", request(NodeChoice::Any(2), 60, 0, 0, 60)));
+    world.begin(OPERATOR, draining(&["n1"], "new disk"));
+    world.pump();
+    let mut nodes = nodes_of(&world, granted(&world, ticket));
+    nodes.sort();
+    assert_eq!(nodes, ["n2", "n3"]);
+    assert_eq!(world.kinds(), ["drained", "granted", "started"]);
+    assert_eq!([0, 1, 2].map(|node| world.jobs_of(node).len()), [0, 1, 1]);
+
+    let mut world = World::star(3);
+    let on_loss = Some(OnLoss::Move);
+    let asked = Request { on_loss, ..request(NodeChoice::Any(1), 50, 0, 0, 3_600) };
+    let lost = world.reserve("a", asked).unwrap();
+    assert_eq!(nodes_of(&world, lost), ["n1"]);
+    world.input(Input::Away { node: NodeIndex(0) });
+    assert_eq!(world.engine.offer_count(), 1);
+    world.begin(OPERATOR, draining(&["n2"], "new disk"));
+    world.pump();
+    let next = world.engine.book().successor(lost).unwrap();
+    assert_eq!((nodes_of(&world, next), world.jobs_of(1)), (vec!["n3".to_owned()], vec![]));
 }
 
 // Goal: whoever was told that a node is drained, and that nothing is reserved there, is right. Method: agents have not said

@@ -266,6 +266,32 @@ fn after_a_clock_that_was_ahead_time_goes_on_from_what_was_accepted_and_so_does_
     assert_eq!([runs, next].map(|handle| state(&world, handle)), [State::Ended; 2]);
 }
 
+// Goal: what runs goes on, and what is over is forgotten in time, also where a snapshot was made when a clock had been accepted
+// and times of one that was ahead were kept. Method: all times of a snapshot are two hours later than they were.
+#[test]
+fn a_snapshot_with_times_of_a_clock_that_was_ahead_is_taken_up_as_what_is_now() {
+    let remember_nanos = Nanos::from_secs(60);
+    let mut world = World::with(star(1), Policy { remember_nanos, ..policy() });
+    let runs = world.reserve("a", request(named(&["n1"]), 50, 0, 0, 600)).unwrap();
+    let over = world.reserve("b", request(named(&["n1"]), 10, 0, 0, 600)).unwrap();
+    world.call("ada", Call::Cancel { handle: over }).unwrap().unwrap();
+    let mut snapshot = serde_json::to_value(world.engine.book().snapshot()).unwrap();
+    for reservation in snapshot["reservations"].as_array_mut().unwrap() {
+        for field in ["from_unix_nanos", "until_unix_nanos", "since_unix_nanos"] {
+            let time = reservation[field].as_u64().unwrap();
+            reservation[field] = (time + 7_200 * world::SECOND).into();
+        }
+    }
+    world.restart_from(serde_json::from_value(snapshot).unwrap());
+    world.connect_all();
+    world.pump();
+    assert_eq!((state(&world, runs), world.jobs_of(0)), (State::Active, vec![runs.to_string()]));
+    assert_eq!(state(&world, over), State::Cancelled);
+    world.pass(61);
+    assert!(!world.engine.book().reservations().contains_key(&over));
+    assert_eq!((state(&world, runs), world.jobs_of(0)), (State::Active, vec![runs.to_string()]));
+}
+
 // Goal: what was recorded before curves had a limit keeps no broker from beginning, and nothing new comes in beyond it. Method:
 // a curve of 65 points in the record, and in a snapshot.
 #[test]

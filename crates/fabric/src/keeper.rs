@@ -49,6 +49,9 @@ struct State {
 #[derive(Debug, Default)]
 struct Makers(AtomicUsize);
 
+/// One of them, as long as this is there, whatever it comes to.
+struct Maker<'a>(&'a Makers);
+
 impl Keeper {
     /// A stream, or a link, has begun.
     pub fn notice(&self) {
@@ -60,6 +63,13 @@ impl Keeper {
     pub fn call(&self, peer: ContextId) {
         lock(&self.state).wanted.push_back(peer);
         self.notice();
+    }
+
+    /// Leaves the call of `peer` to whoever asks, if it waits for a thread. Whether it does.
+    pub fn take(&self, peer: ContextId) -> bool {
+        let mut state = lock(&self.state);
+        let at = state.wanted.iter().position(|wanted| *wanted == peer);
+        at.and_then(|at| state.wanted.remove(at)).is_some()
     }
 
     /// The thread is to end.
@@ -98,7 +108,8 @@ impl Keeper {
         });
     }
 
-    /// Calls those that are wanted, as far as there are threads for it.
+    /// Calls those that are wanted, as far as there may be threads for it: the others wait until some have ended. A call for
+    /// which no thread can be had ends, since that may last.
     fn make_calls<'scope>(&'scope self, core: &'scope Core, scope: &'scope Scope<'scope, '_>) {
         while self.calling.count() < CALLING_MOST
             && let Some(peer) = self.next_wanted()
@@ -106,8 +117,7 @@ impl Keeper {
             // Whoever waits is told what comes of it.
             let work = move || drop(core.make_call(peer));
             if !self.calling.start(scope, "call", work) {
-                lock(&self.state).wanted.push_front(peer);
-                return;
+                core.end_call(peer);
             }
         }
     }
@@ -159,16 +169,23 @@ impl Makers {
         work: impl FnOnce() + Send + 'scope,
     ) -> bool {
         self.0.fetch_add(1, SeqCst);
+        let maker = Maker(self);
+        // Without a thread it is dropped at once.
         let counted = move || {
+            let _maker = maker;
             work();
-            self.0.fetch_sub(1, SeqCst);
         };
         let started = thread::Builder::new().name(name.into()).spawn_scoped(scope, counted);
         if let Err(error) = &started {
             tracing::warn!(%error, "no thread that makes connections");
-            self.0.fetch_sub(1, SeqCst);
         }
         started.is_ok()
+    }
+}
+
+impl Drop for Maker<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, SeqCst);
     }
 }
 
@@ -191,6 +208,7 @@ mod tests {
     use crate::matching::Tag;
     use crate::streams::Streams;
     use crate::transport::rails;
+    use std::panic::catch_unwind;
 
     /// For anything, on a busy machine.
     const LONG: Duration = Duration::from_secs(60);
@@ -261,6 +279,17 @@ mod tests {
         }
         expect(CALLING_MOST, || context.core().keeper().calling.count());
         close(context, resource);
+    }
+
+    /// Others would have one less for ever.
+    #[test]
+    fn a_thread_that_panics_leaves_its_place_to_others() {
+        let makers = Makers::default();
+        let panicked = catch_unwind(|| {
+            thread::scope(|scope| makers.start(scope, "panics", || panic!("planned")))
+        });
+        assert!(panicked.is_err());
+        assert_eq!(makers.count(), 0);
     }
 
     #[test]

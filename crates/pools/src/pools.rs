@@ -89,7 +89,7 @@ impl Pools {
     }
 
     /// From now on no plan takes `nodes`, and any other may be taken: what is known to come to nothing is not planned.
-    /// They go on as they do, and plans that have them go on, too. O(nodes).
+    /// They go on as they do, and plans that have them go on until it is the turn of one of them, and end there. O(nodes).
     pub fn bar(&mut self, nodes: &BTreeSet<NodeIndex>) {
         for node in self.pool.node_indices() {
             self.holdings.set_barred(node, nodes.contains(&node));
@@ -163,7 +163,10 @@ impl Pools {
         let under_way = self.plans.get_mut(&id)?;
         under_way.at += 1;
         let next = under_way.plan.steps.get(under_way.at).copied();
-        let Some(step) = next.filter(|step| leaves_enough(&self.pool, &self.holdings, step)) else {
+        let may_go = |step: &Step| {
+            !self.holdings.is_barred(step.node) && leaves_enough(&self.pool, &self.holdings, step)
+        };
+        let Some(step) = next.filter(may_go) else {
             self.give_up(id, 0);
             return None;
         };

@@ -287,6 +287,19 @@ fn a_chain_whose_site_between_lost_a_node_meanwhile_stops_there() {
     assert_eq!((next, serving(&pools)), (None, vec![1, 2, 1]), "middle keeps its two");
 }
 
+/// Whoever drains it knows that this comes to nothing.
+#[test]
+fn a_chain_whose_next_node_is_barred_meanwhile_stops_there() {
+    let needs = vec![need(2), need(2), need(1)];
+    let pool = tiers();
+    let mut pools = Pools::new(pool.clone(), tier_places(), Box::new(Fixed::new(needs)));
+    let moves = pools.decide(at(0), &busy(&pool));
+    pools.bar(&BTreeSet::from([NodeIndex(3)]));
+    let next = pools.happened(at(1), Event::Arrived(moves[0].node));
+    assert_eq!((next, serving(&pools)), (None, vec![1, 3, 1]), "what is under way arrives");
+    assert_eq!(pools.holdings().reservation(NodeIndex(3)), None);
+}
+
 #[test]
 fn a_node_that_died_in_a_move_is_replaced_and_comes_back_as_a_spare() {
     let guarantee = Guarantee { hard: 2, soft: 3, max: 4 };

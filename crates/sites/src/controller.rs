@@ -134,7 +134,7 @@ impl<R: Record> Controller<R> {
         let Some(standing) = self.record.standing() else { return Ok(QUIET) };
         let followed = self.steering.follow(now.steady, standing);
         self.follow_sites();
-        self.leave_alone();
+        self.forget_drains();
         self.begin_drains();
         let is_due = self.looked_at.is_none_or(|at| now.steady.saturating_sub(at) >= LOOK_EVERY);
         let whose = if is_due || is_changed { Whose::AllSites } else { Whose::SitesThatDrain };
@@ -142,6 +142,8 @@ impl<R: Record> Controller<R> {
         if is_due {
             self.looked_at = Some(now.steady);
             self.decide(now.steady, &sights);
+            // What serves on by that is not looked at: nothing of it is ended.
+            self.forget_drains();
         }
         self.drain(now, &sights);
         for change in self.steering.take_changes() {
@@ -221,8 +223,8 @@ impl<R: Record> Controller<R> {
         self.steering.decide(now, &loads, &hindrances(sights, &self.misnamed));
     }
 
-    /// Nodes that are not to drain any more are left alone: what is decided after this begins anew.
-    fn leave_alone(&mut self) {
+    /// Nodes that are not to drain any more are not looked after: what is decided after this begins anew.
+    fn forget_drains(&mut self) {
         let draining = self.steering.draining();
         self.drains.retain(|node, drain| draining.get(node) == Some(&drain.site));
     }
@@ -300,7 +302,7 @@ impl<R: Record> Controller<R> {
             let at = sites.iter().position(|other| other == name);
             let load = at.and_then(|at| loads.sites[at]).filter(|_| seconds > 0.0);
             let sights = sights.get(name).into_iter().flatten();
-            let problems = sights.filter_map(problem);
+            let problems = sights.flat_map(problems);
             let misnamed = self.misnamed.get(name).map(|invalid| invalid.to_string());
             let refusal = self.steering.refusal().map(|why| format!("no node moves: {why}"));
             SiteView {
@@ -386,15 +388,13 @@ fn hindrances(
     hindrances
 }
 
-/// What is wrong with a balancer, if something is.
-fn problem(sight: &Sight) -> Option<String> {
-    if let Err(error) = &sight.observed {
-        return Some(chain(error));
-    }
+/// What is wrong with a balancer, if something is: why it fails, and which nodes it lacks.
+fn problems(sight: &Sight) -> impl Iterator<Item = String> {
+    let failure = sight.observed.as_ref().err().map(|error| chain(error));
     let names: Vec<_> = sight.lacking.iter().map(Name::as_str).collect();
     let (balancer, lacking) = (&sight.balancer, names.join(", "));
-    let problem = || format!("{balancer} has no server for {lacking}: the site does not get them");
-    (!names.is_empty()).then(problem)
+    let lacks = || format!("{balancer} has no server for {lacking}: the site does not get them");
+    failure.into_iter().chain((!names.is_empty()).then(lacks))
 }
 
 fn node_view((node, known): (&NodeStanding, &NodeLoad)) -> NodeView {
@@ -429,8 +429,8 @@ mod tests {
         Sight { balancer, told: vec![], lacking, observed }
     }
 
-    // Goal: a site gets no node that one of its balancers lacks, whatever else is wrong with that one. Method: one that fails at
-    // every look, since it lacks a node that is to serve, too.
+    // Goal: a site gets no node that one of its balancers lacks, whatever else is wrong with that one, and people are told of
+    // both. Method: one that fails at every look, since it lacks a node that is to serve, too.
     #[test]
     fn what_a_balancer_lacks_counts_when_it_fails_as_well() {
         let sights = [("blog", sight(false, &[])), ("shop", sight(true, &["n2", "n5"]))];
@@ -439,6 +439,10 @@ mod tests {
         assert_eq!(hindrances.failing, BTreeSet::from([name("shop")]));
         let lacking = BTreeSet::from(["n2", "n5"].map(name));
         assert_eq!(hindrances.lacking, BTreeMap::from([(name("shop"), lacking)]));
+        let told: Vec<_> = problems(&sights[&name("shop")][0]).collect();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[1].starts_with("haproxy has no server for n2, n5"), "{told:?}");
+        assert_eq!(problems(&sights[&name("blog")][0]).count(), 0);
     }
 
     // Goal: a drain is given up when balancers have failed for a while, and not since one look did. Method: looks at these

@@ -112,6 +112,7 @@ impl Steering {
         if self.is_waiting {
             return;
         }
+        self.call_back_lacked(now, &hindrances.lacking);
         let barred = self.barred(&hindrances.failing);
         let unfit = self.unfit(&hindrances.lacking, &barred);
         let Some(pools) = self.pools.as_mut() else { return };
@@ -353,6 +354,7 @@ impl Steering {
     /// Nodes may have died since a move was decided: what a site then needs for its hard guarantee does
     /// not drain any longer.
     fn keep_guarantees(&mut self, now: Nanos) {
+        let mut needed = Vec::new();
         for site in self.standing.sites.iter().filter(|site| !site.is_leaving) {
             let of_it = |node: &&NodeStanding| node.site.as_ref() == Some(&site.spec.name);
             let (going, staying): (Vec<_>, Vec<_>) = self
@@ -363,12 +365,30 @@ impl Steering {
                 .partition(|n| self.moves.contains_key(&n.name));
             let lacking = (site.spec.guarantee.hard as usize).saturating_sub(staying.len());
             let drains = |node: &&NodeStanding| self.moves[&node.name].phase == Phase::Draining;
-            for node in going.into_iter().filter(drains).take(lacking).collect::<Vec<_>>() {
-                self.moves.remove(&node.name);
-                if let Some(pools) = &mut self.pools {
-                    pools.happened(now, Event::Failed(self.indices[&node.name]));
-                }
-            }
+            let of_those = going.into_iter().filter(drains).take(lacking);
+            needed.extend(of_those.map(|node| node.name.clone()));
+        }
+        needed.iter().for_each(|node| self.call_back(now, node));
+    }
+
+    /// A balancer may have come to lack nodes since moves were decided: what its site could not use does not drain for it any
+    /// longer.
+    fn call_back_lacked(&mut self, now: Nanos, lacking: &BTreeMap<Name, BTreeSet<Name>>) {
+        let is_lacked = |(node, moving): &(&Name, &Moving)| {
+            let lacked = moving.to.as_ref().and_then(|to| lacking.get(to));
+            moving.phase == Phase::Draining && lacked.is_some_and(|nodes| nodes.contains(*node))
+        };
+        let lacked = self.moves.iter().filter(is_lacked).map(|(node, _)| node.clone());
+        for node in lacked.collect::<Vec<_>>() {
+            self.call_back(now, &node);
+        }
+    }
+
+    /// The node does not drain any longer: it serves on.
+    fn call_back(&mut self, now: Nanos, node: &Name) {
+        self.moves.remove(node);
+        if let Some(pools) = &mut self.pools {
+            pools.happened(now, Event::Failed(self.indices[node]));
         }
     }
 

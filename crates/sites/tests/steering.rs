@@ -59,6 +59,11 @@ fn site(text: &str, priority: u32) -> HostedSite {
     HostedSite { spec, is_leaving: false }
 }
 
+/// Whether a balancer of `site` lacks `node`.
+fn lacks(hindrances: &Hindrances, site: &Name, node: &Name) -> bool {
+    hindrances.lacking.get(site).is_some_and(|nodes| nodes.contains(node))
+}
+
 impl World {
     fn new(seed: u64) -> Self {
         let name_of = |n| name(&format!("n{n}"));
@@ -185,16 +190,21 @@ impl World {
         hindrances
     }
 
-    /// Takes in for whom nodes are of no use now, but for those about which was decided `before`.
+    /// Takes in for whom nodes are of no use now, but for those about which was decided `before`. About one of these that a site
+    /// lacks it may have been decided anew.
     fn see_unfit(&mut self, before: &BTreeMap<Name, Name>, hindrances: &Hindrances) {
-        for node in self.record.nodes.iter().filter(|node| !before.contains_key(&node.name)) {
-            let is_unfit = |spec: &&SiteSpec| {
-                let lacked = hindrances.lacking.get(&spec.name);
-                lacked.is_some_and(|nodes| nodes.contains(&node.name)) || !node.fits(spec)
-            };
+        for node in &self.record.nodes {
+            let lacks = |site: &Name| lacks(hindrances, site, &node.name);
+            let is_unfit = |spec: &&SiteSpec| lacks(&spec.name) || !node.fits(spec);
             let specs = self.record.sites.iter().map(|hosted| &hosted.spec);
-            let sites = specs.filter(is_unfit).map(|spec| spec.name.clone()).collect();
-            self.unfit.insert(node.name.clone(), sites);
+            let sites: BTreeSet<_> = specs.filter(is_unfit).map(|spec| spec.name.clone()).collect();
+            if !before.contains_key(&node.name) {
+                self.unfit.insert(node.name.clone(), sites);
+            } else if sites.iter().any(lacks)
+                && let Some(unfit) = self.unfit.get_mut(&node.name)
+            {
+                unfit.retain(|site| sites.contains(site));
+            }
         }
     }
 
@@ -221,15 +231,17 @@ impl World {
             }
         }
         for change in self.steering.take_changes() {
-            self.check_change(&change);
+            self.check_change(&change, &hindrances);
             self.asked.push(change);
         }
         self.check_traffic();
     }
 
     /// No site that stays is asked to give what it has by its hard guarantee, and none gets what it could not have, or not use,
-    /// when that was decided.
-    fn check_change(&self, change: &Change) {
+    /// when that was decided, or what a balancer of it lacks by now.
+    fn check_change(&self, change: &Change, hindrances: &Hindrances) {
+        let is_lacked = |to: &Name| lacks(hindrances, to, &change.node);
+        assert!(!change.to.as_ref().is_some_and(is_lacked), "{change:?}: {hindrances:?}");
         let unfit = self.unfit.get(&change.node);
         let is_unfit = |to: &Name| unfit.is_some_and(|sites| sites.contains(to));
         assert!(!change.to.as_ref().is_some_and(is_unfit), "{change:?}: {unfit:?}");
@@ -477,6 +489,25 @@ fn nothing_is_decided_that_balancers_keep_from_being_done() {
     world.now = world.now.saturating_add(Nanos::from_secs(10));
     let (changes, drained) = look_once(&mut world, &Hindrances::default());
     assert_eq!((changes.len(), drained.len()), (0, 1), "{drained:?}");
+}
+
+// Goal: a node does not go to a site whose balancer has come to lack it while it drained: it serves on, and another one drains.
+// Method: the only site that has more than its hard guarantee gives one of three.
+#[test]
+fn a_node_that_is_lacked_by_the_time_it_is_drained_serves_on() {
+    let blog = (Some("blog"), 100);
+    let mut world = sites_beside_jobs([20, 20], &[(Some("shop"), 100), blog, blog, blog]);
+    world.record.sites[1].spec.guarantee.hard = 2;
+    let (_, drained) = look_once(&mut world, &Hindrances::default());
+    let [node] = &drained[..] else { panic!("{drained:?}") };
+    let lacking = BTreeMap::from([(name("shop"), [node.clone()].into())]);
+    let lacks = Hindrances { lacking, ..Hindrances::default() };
+    let (changes, others) = look_once(&mut world, &lacks);
+    assert!(changes.is_empty() && others.len() == 1 && others[0] != *node, "{others:?}");
+    world.steering.drained(node, None);
+    assert_eq!(world.steering.take_changes(), [], "it does not drain");
+    let on = (node.clone(), Traffic::On(Weight::FULL));
+    assert!(world.steering.traffic(&name("blog")).contains(&on));
 }
 
 // Goal: a site that lacks a node of its hard guarantee does not wait for one site, drain after drain, where another could give

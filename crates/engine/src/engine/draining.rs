@@ -1,16 +1,18 @@
 //! Nodes that are taken out of service: nothing new comes to them, now or in advance, and what they have stays to the end
 //! that it was promised.
 
-use super::Engine;
+use super::offering::{Place, Telling};
 use super::sites::check_operator;
+use super::{Engine, Ticket};
+use crate::admission::Denied;
 use crate::book::Reservation;
 use crate::call::{Answer, CallError, Caller, DrainedNode, NAMED_MAX, Reason};
 use crate::event::Event;
-use crate::offers::{Kind, Offer};
+use crate::offers::{Kind, Offer, Proposal};
 use keeptime_model::Invalid;
 use keeptime_model::drain::{DrainReason, Drained, NodeSet};
 use keeptime_model::name::Name;
-use keeptime_model::reservation::{Ask, Handle};
+use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, State};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::WallTime;
 use std::collections::BTreeSet;
@@ -46,6 +48,7 @@ impl Engine {
             let by = caller.user.clone();
             self.record(Event::Drained { nodes, by, reason });
             self.give_up_what_comes_to_drained_nodes();
+            self.judge_claims();
         }
         Ok(Answer::Recorded)
     }
@@ -60,6 +63,7 @@ impl Engine {
         nodes.retain(|node| self.book.drained().contains_key(node));
         if !nodes.is_empty() {
             self.record(Event::Resumed { nodes, by: caller.user.clone() });
+            self.judge_claims();
             self.was_given_back = true;
             self.move_soon();
         }
@@ -87,10 +91,10 @@ impl Engine {
     pub(super) fn drained_for(
         &self,
         old: Option<&Reservation>,
-        ask: &Ask,
+        request: &Request,
         until: Option<WallTime>,
     ) -> Vec<bool> {
-        let kept = old.map(|old| kept_by(old, ask, until)).unwrap_or_default();
+        let kept = old.map(|old| kept_by(old, request, until)).unwrap_or_default();
         let mut drained = Vec::new();
         for name in self.book.drained().keys().filter(|name| !kept.contains(name)) {
             // The cluster may not have it any more.
@@ -101,6 +105,27 @@ impl Engine {
             drained[node as usize] = true;
         }
         drained
+    }
+
+    /// What runs is not moved by being prolonged: its program is where it is, and would be ended. Whoever names other nodes, or
+    /// those that it may have, has said so.
+    pub(super) fn check_stays(
+        &self,
+        old: &Reservation,
+        request: &Request,
+        until: Option<WallTime>,
+    ) -> Result<(), Denied> {
+        let names_nodes = match &request.ask {
+            Ask::Goal { .. } => false,
+            Ask::Resources(asked) => matches!(asked.nodes, NodeChoice::Named(_)),
+            Ask::SiteNode(_) => true,
+        };
+        if old.state != State::Active || names_nodes || is_in_time(old, request, until) {
+            return Ok(());
+        }
+        let may_have = |name: &&Name| request.among.is_empty() || request.among.contains(*name);
+        let drained = self.drained_of(nodes_of(old).iter().filter(may_have));
+        if drained.is_empty() { Ok(()) } else { Err(Reason::NodesDrained(drained).into()) }
     }
 
     /// What was offered before its nodes were drained, and would be new there, is not granted any more.
@@ -119,29 +144,92 @@ impl Engine {
             Kind::New { .. } => None,
             Kind::Change { .. } => self.book.reservations().get(&handle),
         };
-        let kept = old.map(|old| kept_by(old, &proposal.request.ask, proposal.until));
+        let kept = old.map(|old| kept_by(old, &proposal.request, proposal.until));
         let kept = kept.unwrap_or_default();
-        let nodes = proposal.grant.nodes.iter().filter(|name| !kept.contains(name));
+        self.drained_of(proposal.grant.nodes.iter().filter(|name| !kept.contains(name)))
+    }
+
+    /// Those of `nodes` that are drained, as many as are named.
+    fn drained_of<'n>(&self, nodes: impl Iterator<Item = &'n Name>) -> Vec<DrainedNode> {
         let drained = nodes.filter_map(|name| {
             let why = self.book.drained().get(name)?;
             Some(DrainedNode::new(name.clone(), why))
         });
         drained.take(NAMED_MAX).collect()
     }
+
+    /// What can be had in the place of what was offered, holds nothing any more, and comes to nothing for `reason`: where nodes
+    /// of it were drained, the same on others.
+    pub(super) fn plan_elsewhere(
+        &mut self,
+        handle: Handle,
+        offered: &Proposal,
+        replaces: Option<Handle>,
+        reason: &Reason,
+    ) -> Option<Proposal> {
+        if !matches!(reason, Reason::NodesDrained(_)) {
+            return None;
+        }
+        let Proposal { owner, key, request, .. } = offered;
+        let found = match replaces {
+            None => {
+                let (request, place) = (request.clone(), Place::Own(handle));
+                self.plan(owner, key.clone(), request, place, Telling::Reason)
+            }
+            Some(lost) => {
+                let lost = self.book.reservations().get(&lost).cloned()?;
+                // For the time that is left by now.
+                let (_, request) = self.asked_instead(&lost).ok()?;
+                self.plan_instead(owner, key.clone(), request)
+            }
+        };
+        found.ok()
+    }
+
+    /// Offers it once more, as what was found then.
+    pub(super) fn offer_elsewhere(
+        &mut self,
+        handle: Handle,
+        found: Proposal,
+        replaces: Option<Handle>,
+        tickets: Vec<Ticket>,
+    ) {
+        self.explain_later(handle, found.decision.clone());
+        if replaces.is_none() {
+            self.passes(handle, &found);
+        }
+        let kind = Kind::New { replaces, waits: None };
+        if let Some(answer) = self.offer(handle, found, kind, tickets.clone()) {
+            self.answer_each(tickets, &Ok(answer));
+        }
+    }
 }
 
 /// Nodes that what is asked for in the place of `old` may keep although they are drained: all that `old` has, for no longer
 /// than was promised. A web site's node is no other site's.
-fn kept_by<'a>(old: &'a Reservation, ask: &Ask, until: Option<WallTime>) -> &'a [Name] {
-    let promised = old.until_unix_nanos.map(|until| {
-        let by = old.request.malleable.map(|malleable| malleable.by_unix_nanos);
-        by.map_or(until, |by| by.max(until))
-    });
-    let is_in_time = promised.is_none_or(|promised| until.is_some_and(|until| until <= promised));
-    let is_same_site = match (&old.request.ask, ask) {
+fn kept_by<'a>(old: &'a Reservation, request: &Request, until: Option<WallTime>) -> &'a [Name] {
+    let is_same_site = match (&old.request.ask, &request.ask) {
         (Ask::SiteNode(held), Ask::SiteNode(asked)) => held.site == asked.site,
         _ => true,
     };
-    let nodes = old.grant.as_ref().map(|grant| grant.nodes.as_slice()).unwrap_or_default();
-    if is_in_time && is_same_site { nodes } else { &[] }
+    let is_kept = is_same_site && is_in_time(old, request, until);
+    if is_kept { nodes_of(old) } else { &[] }
+}
+
+fn nodes_of(reservation: &Reservation) -> &[Name] {
+    reservation.grant.as_ref().map(|grant| grant.nodes.as_slice()).unwrap_or_default()
+}
+
+/// Whether what takes the place of `old` is over when that was promised to be, however it is stretched since.
+fn is_in_time(old: &Reservation, request: &Request, until: Option<WallTime>) -> bool {
+    let latest = latest_end(request, until);
+    let is_over_by = |promised: WallTime| latest.is_some_and(|latest| latest <= promised);
+    latest_end(&old.request, old.until_unix_nanos).is_none_or(is_over_by)
+}
+
+/// When what ends at `until` as it is is over at the latest: what is malleable may take until its deadline; nothing = it has no
+/// end.
+fn latest_end(request: &Request, until: Option<WallTime>) -> Option<WallTime> {
+    let by = request.malleable.map(|malleable| malleable.by_unix_nanos);
+    until.map(|until| by.map_or(until, |by| by.max(until)))
 }

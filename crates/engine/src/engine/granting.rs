@@ -105,8 +105,9 @@ impl Engine {
         self.schedule(handle);
     }
 
-    /// Gives back an offer. A new one goes back to its place in the queue, if it may, or is remembered as refused, and its
-    /// callers are told why; that answer is returned too. A change goes back to what was.
+    /// Gives back an offer. A new one goes back to its place in the queue, if it may, or is offered elsewhere, where that is of
+    /// use, or is remembered as refused, and its callers are told why; that answer is returned too. A change goes back to what
+    /// was.
     pub(super) fn give_up(&mut self, handle: Handle, reason: Reason) -> Option<Answer> {
         let Offer { kind, proposal, tickets, .. } = self.offers.remove(&handle)?;
         self.share_soon();
@@ -118,7 +119,10 @@ impl Engine {
                 self.release(handle);
                 match waits.filter(|asked| self.may_go_back(asked, &reason)) {
                     Some(asked) => self.go_back(*asked, tickets),
-                    None => self.refuse_offered(handle, proposal, replaces, reason, tickets),
+                    None => match self.plan_elsewhere(handle, &proposal, replaces, &reason) {
+                        Some(found) => self.offer_elsewhere(handle, found, replaces, tickets),
+                        None => self.refuse_offered(handle, proposal, replaces, reason, tickets),
+                    },
                 }
                 self.faster_soon();
             }

@@ -175,7 +175,10 @@ impl Engine {
     }
 
     /// The same on other nodes, for the time that is left.
-    fn asked_instead(&self, lost: &Reservation) -> Result<(RequestKey, Request), Invalid> {
+    pub(super) fn asked_instead(
+        &self,
+        lost: &Reservation,
+    ) -> Result<(RequestKey, Request), Invalid> {
         let left = lost.until_unix_nanos.map(|until| until.saturating_since(self.now));
         // What was to have more later has the same all the time.
         let even = Left::of(lost, self.now).and_then(|left| asked(lost, left.even()));

@@ -117,12 +117,15 @@ impl Engine {
         }
         check_deadline(&request, until)?;
         self.check_limits(owner, from, number, old)?;
+        if let Some(old) = old {
+            self.check_stays(old, &request, until)?;
+        }
         let span = span(from, until);
         let user = self.counted_in(owner, &request.ask);
         let mechanism = request.cpu_mechanism;
         let kept = self.kept_from(place, &request.ask, from);
         let outside = self.outside(&request.among);
-        let drained = self.drained_for(old, &request.ask, until);
+        let drained = self.drained_for(old, &request, until);
         if let (Place::Own(_), Some(name)) = (place, self.unknown(&request.among)) {
             return Err(Invalid::new("among", name, "nodes of the cluster").into());
         }
@@ -290,7 +293,9 @@ impl Engine {
 
     /// Whether its agents know of a live reservation: it starts soon, or has started.
     pub(super) fn is_told(&self, live: &Reservation) -> bool {
-        live.from_unix_nanos <= self.told_until()
+        // In a snapshot that was made before `ClockAccepted` took back what a clock that was ahead had said, what
+        // runs may begin much later.
+        live.state == State::Active || live.from_unix_nanos <= self.told_until()
     }
 
     /// Holds a proposal and asks its agents, or grants it at once where they need not be asked yet.

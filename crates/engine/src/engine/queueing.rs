@@ -73,8 +73,13 @@ impl Engine {
 
     /// Whether a request would fit, were nothing reserved, by its user too, and every agent there.
     fn would_ever_fit(&mut self, request: &Request) -> bool {
+        self.would_fit(request, Vec::new())
+    }
+
+    /// The same beside what is drained, by its positions.
+    fn would_fit(&mut self, request: &Request, drained: Vec<bool>) -> bool {
         let span = self.span_of(request);
-        let idle = self.idle_admission(request);
+        let idle = self.idle_admission(request).map(|idle| Admission { drained, ..idle });
         idle.is_some_and(|idle| idle.grant(&request.ask, span).granted.is_ok())
     }
 
@@ -83,6 +88,29 @@ impl Engine {
         let span = self.span_of(request);
         let idle = self.idle_admission(request);
         Claim::on(idle.map(|idle| idle.candidates(&request.ask, span)).unwrap_or_default())
+    }
+
+    /// Nodes were drained, or are to be had again: whoever cannot be had beside what is drained keeps nobody from other nodes.
+    pub(super) fn judge_claims(&mut self) {
+        for handle in self.queue.handles() {
+            let Some(mut asked) = self.queue.take(handle) else { continue };
+            if asked.was_tried() {
+                let has_kept = !asked.kept(self.steady).is_empty();
+                self.judge_claim(&mut asked);
+                self.was_given_back |= has_kept && asked.kept(self.steady).is_empty();
+                self.count(TRY_TAKES);
+            }
+            self.queue.put(asked);
+        }
+    }
+
+    /// Whether it could be had now, were nothing reserved: that others passed it is no reason otherwise.
+    fn judge_claim(&mut self, asked: &mut Asked) {
+        let drained = self.drained_for(None, &asked.request, None);
+        let may_be_had = drained.is_empty() || self.would_fit(&asked.request, drained);
+        if let Some(claim) = &mut asked.claim {
+            claim.may_be_had = may_be_had;
+        }
     }
 
     /// Admission of a request were nothing reserved, by its user too, and every agent there.
@@ -115,6 +143,8 @@ impl Engine {
         if !asked.was_tried() {
             asked.claim = Some(self.claim_of(&asked.request));
         }
+        // Nodes may have been drained while it was offered.
+        self.judge_claim(&mut asked);
         self.queue.put(asked);
     }
 

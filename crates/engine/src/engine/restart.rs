@@ -50,7 +50,10 @@ impl Engine {
         for handle in all {
             let found = self.book.reservations()[&handle].clone();
             if !found.state.is_live() {
-                let then = found.since_unix_nanos.saturating_add(self.policy.remember_nanos);
+                // A snapshot that was made before `ClockAccepted` took back what a clock that was ahead had said may have a
+                // time to come.
+                let since = found.since_unix_nanos.min(self.now);
+                let then = since.saturating_add(self.policy.remember_nanos);
                 self.deadlines.insert((then, Deadline::Forget(handle)));
             } else if let Err(gone) = self.take_up_live(&found) {
                 self.record(Event::Failed { handle, node: gone.0, why: gone.1 });

@@ -3,6 +3,7 @@
 #![allow(dead_code, clippy::unwrap_used, reason = "tests; each uses a part")]
 
 use keeptime_engine::agents::{Act, Order, Session};
+use keeptime_engine::book::Snapshot;
 use keeptime_engine::{
     Answer, Call, CallError, Caller, Cluster, Engine, Event, Input, Moment, Output, Policy,
     Refusal, Step, Ticket,
@@ -285,7 +286,12 @@ impl World {
 
     /// The same, from a snapshot of all that is recorded.
     pub fn restart_from_snapshot(&mut self) {
-        let (policy, saved) = (self.engine.policy().clone(), Some(self.engine.book().snapshot()));
+        self.restart_from(self.engine.book().snapshot());
+    }
+
+    /// The same, from another snapshot.
+    pub fn restart_from(&mut self, snapshot: Snapshot) {
+        let (policy, saved) = (self.engine.policy().clone(), Some(snapshot));
         let begun = Engine::restore(cluster(&self.topology), policy, saved, [], self.moment());
         self.take_over(begun.unwrap());
     }

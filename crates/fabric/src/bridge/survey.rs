@@ -249,6 +249,17 @@ mod tests {
         Way { hops: vec![([127, 0, 0, 1], port).into(), end.local_addr().unwrap()] }
     }
 
+    /// Whether it holds at last: what answers too late, as anything may on a busy machine, is asked again.
+    fn at_last(holds: impl Fn() -> bool) -> bool {
+        (0..6_000).any(|_| {
+            let does = holds();
+            if !does {
+                thread::park_timeout(Duration::from_millis(10));
+            }
+            does
+        })
+    }
+
     /// Over bridges of which one is held up, one refuses, and one is not there: nobody waits for these, and the one that
     /// answers is known. What answers late is noted all the same.
     #[test]
@@ -258,16 +269,15 @@ mod tests {
         let gone = listen().local_addr().unwrap().port();
         let ports = [slow.port(), closed.port(), gone, quick.port()];
         let ways = ports.map(|port| over(port, &end)).to_vec();
-        survey.measure(&ways, WHOM, LONG);
-        let measured: Vec<_> = ways.iter().map(|way| survey.is_measured(way)).collect();
-        assert_eq!(measured, [false, false, false, true]);
+        let is_noted = |ways: &[Way], at: usize| {
+            survey.measure(ways, WHOM, LONG);
+            survey.is_measured(&ways[at])
+        };
+        assert!(at_last(|| is_noted(&ways, 3)));
+        let others: Vec<_> = ways[..3].iter().map(|way| survey.is_measured(way)).collect();
+        assert_eq!(others, [false; 3]);
         drop(hold);
-        let is_noted = (0..6_000).any(|_| {
-            survey.measure(&ways[..1], WHOM, LONG);
-            thread::park_timeout(Duration::from_millis(10));
-            survey.is_measured(&ways[0])
-        });
-        assert!(is_noted);
+        assert!(at_last(|| is_noted(&ways[..1], 0)));
     }
 
     #[test]
@@ -318,7 +328,7 @@ mod tests {
         // What does not answer when it is asked again is as slow as it was.
         let slow = over(closed.port(), &end);
         note(&slow, LONG);
-        assert_eq!(quicker(&slow), ways);
+        assert!(at_last(|| quicker(&slow) == ways));
         // One that answers is as quick as it has become: so is a minute not believed.
         note(&direct, LONG);
         quicker(&direct);

@@ -22,7 +22,8 @@ use std::{io, iter, slice};
 
 impl Core {
     /// The link to another context, which is made if there is none. It is made with all the time that it takes, also if
-    /// whoever wants it has less: then by another thread, and whoever comes again finds it.
+    /// whoever wants it has less: then by another thread, and whoever comes again finds it. One that waits for a thread is
+    /// made by whoever comes and has the time.
     pub(super) fn link_to(&self, peer: ContextId, patience: Patience) -> Called {
         if let Some(link) = self.links.to(peer) {
             return Ok(link);
@@ -30,7 +31,9 @@ impl Core {
         let (call, is_new) = self.calls.join(peer);
         match patience {
             Patience::Until(Some(_)) if is_new => self.keeper.call(peer),
-            Patience::None | Patience::Until(None) if is_new => return self.make_call(peer),
+            Patience::None | Patience::Until(None) if is_new || self.keeper.take(peer) => {
+                return self.make_call(peer);
+            }
             _ => {}
         }
         self.calls.wait(&call, patience)
@@ -39,6 +42,12 @@ impl Core {
     /// Makes the call of another context that somebody has begun, and tells all who wait for it.
     pub fn make_call(&self, peer: ContextId) -> Called {
         self.calls.make(peer, || self.connect(peer))
+    }
+
+    /// Ends a call for which there is no thread: all who wait for it are told, and whoever comes again begins another.
+    pub fn end_call(&self, peer: ContextId) {
+        // As if that thread had panicked.
+        drop(self.calls.make(peer, || Err(SendError::TimedOut)));
     }
 
     fn connect(&self, peer: ContextId) -> Called {
@@ -183,5 +192,44 @@ impl Core {
         } else {
             self.survey.detours(&search, taken, straight)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::directory::{Server, ServerConfig};
+    use std::time::{Duration, Instant};
+
+    /// Goal: where no thread can be had, nobody waits for ever for a call that somebody without time has left behind. Method:
+    /// a context whose keeper has no thread; the call is made by who has time, and one that was given up is told.
+    #[test]
+    fn nobody_waits_for_a_call_that_no_thread_makes() {
+        let name = format!("calling-{}", std::process::id());
+        let (node, address) = ("n1".into(), ([127, 0, 0, 1], 0).into());
+        let server = ServerConfig { name: name.clone(), node, address, members: vec![], key: None };
+        let _server = Server::start(server).unwrap();
+        let core = Core::open(Config { directory: name, ..Config::default() }).unwrap();
+        let peer = ContextId::new(1);
+        let late = Some(SendError::TimedOut);
+        let leave = || {
+            let at_once = Patience::Until(Some(Instant::now() + Duration::from_millis(1)));
+            assert_eq!(core.link_to(peer, at_once).err(), late);
+        };
+        for patience in [Patience::Until(None), Patience::None] {
+            leave();
+            let called = core.link_to(peer, patience).err();
+            assert_eq!(called, Some(SendError::NoContext(peer)), "{patience:?}");
+            assert!(!core.keeper.take(peer), "it has been made");
+        }
+        leave();
+        // As its keeper does when it has no thread.
+        assert!(core.keeper.take(peer));
+        let (call, is_new) = core.calls.join(peer);
+        core.end_call(peer);
+        assert!(!is_new);
+        assert_eq!(core.calls.wait(&call, Patience::Until(None)).err(), late);
+        assert!(core.calls.join(peer).1, "another one");
     }
 }

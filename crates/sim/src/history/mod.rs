@@ -286,7 +286,7 @@ impl History {
             check_grant(request, grant)?;
             check_lasts(request, from, until)?;
             check_kept(before, grant)?;
-            let is_as_promised = is_in_time(&old, until);
+            let is_as_promised = is_in_time(&old, request, until);
             let is_new = |node: &&Name| !is_as_promised || !before.nodes.contains(node);
             self.check_not_drained(grant.nodes.iter().filter(is_new))?;
         }

@@ -48,13 +48,18 @@ pub(super) fn is_extended(before: &Grant, after: &Grant) -> bool {
     before.extension != after.extension && Grant { extension, ..after.clone() } == *before
 }
 
-/// Whether what takes the place of a reservation ends when that was promised to end at the latest.
-pub(super) fn is_in_time(before: &Reservation, until: Option<WallTime>) -> bool {
-    let by = before.request.malleable.map(|malleable| malleable.by_unix_nanos);
+/// Whether what takes the place of a reservation ends when that was promised to end at the latest, also if it takes all the
+/// time that it has.
+pub(super) fn is_in_time(before: &Reservation, after: &Request, until: Option<WallTime>) -> bool {
+    let deadline = |request: &Request| request.malleable.map(|malleable| malleable.by_unix_nanos);
     match (before.until_unix_nanos, until) {
         (None, _) => true,
         (Some(_), None) => false,
-        (Some(promised), Some(until)) => until <= promised || Some(until) <= by,
+        (Some(promised), Some(until)) => {
+            // Nothing is less than any time.
+            let promised = Some(promised).max(deadline(&before.request));
+            Some(until).max(deadline(after)) <= promised
+        }
     }
 }
 
@@ -140,4 +145,53 @@ pub(super) fn check_lasts(
 ) -> Result<(), String> {
     let lasts = request.duration_nanos.map(|duration| from.saturating_add(duration));
     ensure(until == lasts, "it lasts another time than was asked for")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_model::reservation::{Handle, Malleable};
+
+    fn at(seconds: u64) -> WallTime {
+        WallTime::default().saturating_add(Nanos::from_secs(seconds))
+    }
+
+    fn asked(by: Option<u64>) -> Request {
+        let malleable = by.map(|by| Malleable::new(at(by), CpuPpm::default()));
+        Request { malleable, ..Request::new(Ask::Resources(Resources::nothing())) }
+    }
+
+    fn promised(until: Option<u64>, by: Option<u64>) -> Reservation {
+        Reservation {
+            handle: Handle::new(1),
+            owner: "ada".parse().unwrap(),
+            key: "k".parse().unwrap(),
+            request: asked(by),
+            state: State::Active,
+            from_unix_nanos: at(0),
+            until_unix_nanos: until.map(at),
+            grant: None,
+            refusal: None,
+            replaces: None,
+            since_unix_nanos: at(0),
+        }
+    }
+
+    #[test]
+    fn a_later_deadline_is_as_late_as_a_later_end() {
+        let is = |before: (Option<u64>, Option<u64>), (until, by): (Option<u64>, Option<u64>)| {
+            is_in_time(&promised(before.0, before.1), &asked(by), until.map(at))
+        };
+        let plain = (Some(600), None);
+        for after in [(Some(600), None), (Some(300), Some(600))] {
+            assert!(is(plain, after), "{after:?}");
+        }
+        for after in [(Some(601), None), (None, None), (Some(300), Some(601))] {
+            assert!(!is(plain, after), "{after:?}");
+        }
+        let malleable = (Some(600), Some(900));
+        assert!(is(malleable, (Some(900), None)) && is(malleable, (Some(300), Some(900))));
+        assert!(!is(malleable, (Some(901), None)) && !is(malleable, (Some(600), Some(901))));
+        assert!(is((None, None), (None, None)) && is((None, None), (Some(600), Some(900))));
+    }
 }
