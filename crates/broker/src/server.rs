@@ -421,15 +421,18 @@ mod tests {
         assert!(door.open.are_empty());
     }
 
-    // Goal: a directory service that does not answer takes a part of the threads that may block, and no more.
+    // Goal: a directory service that does not answer takes a part of the threads that may block, and no more, and keeps
+    // root from nothing.
     #[tokio::test]
     async fn who_comes_waits_while_many_names_are_asked_for() {
-        let mut door = door(Router::new(), &[], false);
+        let mut door = door(Router::new(), &[], true);
         door.names = Arc::new(Semaphore::new(1));
         let asked = Arc::clone(&door.names).acquire_owned().await.unwrap();
-        assert!(timeout(Duration::from_millis(50), door.admit(0)).await.is_err());
-        drop(asked);
+        let [user, _] = STRANGERS;
+        assert!(timeout(Duration::from_millis(50), door.admit(user)).await.is_err());
         assert!(timeout(SOON, door.admit(0)).await.unwrap().is_some());
+        drop(asked);
+        assert!(timeout(SOON, door.admit(user)).await.unwrap().is_some());
         assert_eq!(door.names.available_permits(), 1);
     }
 
