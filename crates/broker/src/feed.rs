@@ -1,12 +1,13 @@
 //! What is durable, in order, for whoever watches: the last events from memory, older ones from the
 //! ledger. A watcher that is slow reads older ones; nobody waits for it.
 
+use crate::locked::lock;
 use crate::records::{RecordError, event};
 use crate::wire::Happened;
 use keeptime_ledger::record::READ_BYTES_MAX;
 use keeptime_ledger::{Entry, LedgerError, Recorded, Revision, WriteError, Writer};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use thiserror::Error;
 use tokio::sync::watch;
 
@@ -156,11 +157,6 @@ fn happened(entry: Entry) -> Result<Vec<Happened>, RecordError> {
         Ok(Happened::new(revision, Some(index), recorded.record.time, event))
     };
     records.map(read).collect()
-}
-
-/// What is behind it is whole whenever it is unlocked.
-fn lock(recent: &Mutex<Recent>) -> MutexGuard<'_, Recent> {
-    recent.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@
 //! * [`tcp`]: the door over the network: TLS, certificates and tokens;
 //! * [`http`]: the interface; [`wire`]: its JSON; [`words`]: the same for people; [`metrics`];
 //! * [`client`]: the other end; [`remote`]: where it finds the broker;
-//! * [`config`], [`server`]: the daemon; `impatient`: who does not read is let go; `vital`: tasks whose end is
-//!   that of it.
+//! * [`config`], [`server`]: the daemon; `impatient`: who does not read is let go; `locked`: what threads share;
+//!   `vital`: tasks whose end is that of it.
 #![forbid(unsafe_code)]
 
 pub mod agents;
@@ -27,6 +27,7 @@ pub mod feed;
 pub mod http;
 mod impatient;
 pub mod loads;
+mod locked;
 pub mod metrics;
 pub mod node_loads;
 pub mod outbox;

@@ -1,6 +1,7 @@
 //! Reads what nodes publish of their load in the fabric. One thread finds nodes, which may take long; another
 //! reads all of them at once, ten times a second. Nobody waits for either.
 
+use crate::locked::lock;
 use keeptime_fabric::region::{Reader, RegionError, look};
 use keeptime_fabric::{Config, Context, Record, ResourceId, Wait, node_load};
 use keeptime_linux::vital;
@@ -12,7 +13,7 @@ use std::error::Error;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -159,9 +160,4 @@ fn node(record: &Record) -> Option<Name> {
 
 fn told(error: impl Error + 'static) -> String {
     chain(&error)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every value is whole whenever the lock is free.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

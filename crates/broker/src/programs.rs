@@ -5,6 +5,7 @@ mod goal;
 
 use crate::agents::Hub;
 use crate::core::{Handle, Unavailable};
+use crate::locked::lock;
 use crate::vital;
 use goal::JobProfile;
 use keeptime_agent::link::ToAgent;
@@ -21,7 +22,7 @@ use keeptime_mpiqos::desk::{Desk, Situation, Step};
 use keeptime_mpiqos::wire::{Answer, RankAnswer, RankState};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::time::{Instant, interval, sleep, timeout};
@@ -225,11 +226,6 @@ impl Desks {
             self.place.hear(handle, &mut open, all).await;
         }
     }
-}
-
-/// What is behind it is whole whenever it is unlocked.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Place {

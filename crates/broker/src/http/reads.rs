@@ -1,9 +1,10 @@
 //! Whose turn it is to read what only the ledger has. Everything that is to be recorded waits for such a read, so there is one
 //! at a time, of one user after the other however many each asks for, and then none for as long as it took.
 
+use crate::locked::lock;
 use keeptime_model::reservation::UserName;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
@@ -61,11 +62,6 @@ impl Drop for Turn {
         let now = Instant::now();
         *lock(&self.reads.next_at) = now + (now - self.began).min(PAUSE_MAX);
     }
-}
-
-/// What is behind it is whole whenever it is unlocked.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! Places that whoever comes takes from those who have had theirs for longest: from their own, if they have too many,
 //! or else from whoever has most. So who opens connections as fast as they can keeps out nobody but themselves.
 
+use crate::locked::lock;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 /// Places for connections, of which a newcomer always has one. Clones are the same places.
@@ -47,9 +48,8 @@ impl<K: Ord + Clone> Places<K> {
         (Place { places: self.clone(), who, number }, is_lost)
     }
 
-    /// What is behind it is whole whenever it is unlocked.
     fn lock(&self) -> MutexGuard<'_, Taken<K, oneshot::Sender<()>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -6,6 +6,7 @@ use super::keys::{KeyRing, Shown};
 use super::places::Place;
 use crate::door::{CONNECTIONS_MAX, CONNECTIONS_OF_USER_MAX, Operators};
 use crate::impatient::HangUp;
+use crate::locked::lock;
 use crate::server;
 use crate::wire::Problem;
 use axum::Router;
@@ -25,7 +26,7 @@ use keeptime_credentials::untrusted::Untrusted;
 use keeptime_engine::Caller;
 use keeptime_model::reservation::UserName;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -129,8 +130,7 @@ impl Users {
             shown.set_token(bearer.id.clone());
         }
         let user = who(peer, bearer)?;
-        // What is behind it is whole whenever it is unlocked.
-        room.lock().unwrap_or_else(PoisonError::into_inner).sit(&user, &self.seats)?;
+        lock(room).sit(&user, &self.seats)?;
         Ok(self.operators.named(user))
     }
 }

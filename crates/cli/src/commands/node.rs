@@ -52,10 +52,8 @@ fn drain(arguments: &DrainArguments) -> Result<Ending> {
         println!("{} drained: nothing new comes there", words::nodes(&names));
     }
     // Where the broker does not say that now, it is what is seen first.
-    let mut since = match *wait {
-        true => nodes_of(&client, &names).map(|nodes| drained_since(&nodes)).unwrap_or_default(),
-        false => BTreeMap::new(),
-    };
+    let seen = wait.then(|| nodes_of(&client, &names).ok()).flatten();
+    let mut since = seen.map(|nodes| drained_since(&nodes)).unwrap_or_default();
     let mut told: Option<Vec<String>> = None;
     let mut pause = LOOK_EVERY;
     loop {
