@@ -6,6 +6,8 @@
 //! however much there is. Bundles that differ have the same digest of 128 bits by chance alone, and then
 //! only what is asked of one and meant for both would be wrong: what is reserved is compared with every
 //! table itself.
+//!
+//! Digests follow at once, groups when they are asked for next: who tries something and takes it back moves nothing.
 
 use crate::calendar::{BundleId, ResourceId};
 use crate::span::Stretch;
@@ -47,6 +49,9 @@ struct Contents {
     digest: u128,
 }
 
+/// Changes are listed at least so far before groups follow, however few bundles there are.
+const LISTED: usize = 1_000;
+
 impl Alike {
     /// A bundle of these resources, with their capacities and all entries that they have.
     pub fn add(
@@ -73,8 +78,10 @@ impl Alike {
         bundle
     }
 
-    /// Groups of bundles that are alike, none of them empty, those with the fewest entries first.
+    /// Groups of bundles that are alike, none of them empty, those with the fewest entries first; as of the last
+    /// [`Self::settle`], which there has to have been since the last change.
     pub fn groups(&self) -> impl Iterator<Item = &BTreeSet<BundleId>> {
+        debug_assert!(self.changed.is_empty(), "settled since the last change");
         self.groups.values()
     }
 
@@ -88,7 +95,8 @@ impl Alike {
         self.change(resource, |at| [old, new].map(|all| Contents::of_capacity(at, all)));
     }
 
-    /// Puts what has changed into its group. O(log bundles) for each bundle that has.
+    /// Puts what has changed into its group. O(log bundles) for each bundle that has, O(1) for each that has its old
+    /// contents again.
     pub fn settle(&mut self) {
         for bundle in self.changed.drain(..) {
             let Bundle { contents, group } = &mut self.bundles[bundle.0 as usize];
@@ -113,6 +121,10 @@ impl Alike {
             let [old, new] = from_to(*at);
             self.bundles[bundle.0 as usize].contents.change(old, new);
             self.changed.push(*bundle);
+        }
+        // Where nobody asks for groups for long.
+        if self.changed.len() > self.bundles.len().max(LISTED) {
+            self.settle();
         }
     }
 }

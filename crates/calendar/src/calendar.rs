@@ -111,9 +111,15 @@ impl Calendar {
 
     /// Groups of bundles whose resources have, one by one, the same capacities and the same reserved at
     /// the same times: what a table answers for one of a group, it answers for all. Those with the
-    /// fewest entries come first, none is empty, and each bundle is in one.
+    /// fewest entries come first, none is empty, and each bundle is in one. [`Calendar::settle`] has to have been called since
+    /// the last change.
     pub fn alike(&self) -> impl Iterator<Item = &BTreeSet<BundleId>> {
         self.alike.groups()
+    }
+
+    /// Groups follow what has changed since this was called last. O(log bundles) for each change that lasted.
+    pub fn settle(&mut self) {
+        self.alike.settle();
     }
 
     /// The table of a resource, for questions about it alone. O(1).
@@ -290,7 +296,6 @@ impl Calendar {
             return Err(Refusal::UnknownResources(vec![resource]));
         };
         self.alike.resized(resource, table.capacity(), capacity);
-        self.alike.settle();
         Ok(table.set_capacity(capacity))
     }
 
@@ -335,7 +340,6 @@ impl Calendar {
             self.tables[resource.0 as usize].replace(old, new);
             self.alike.replaced(resource, old, new);
         }
-        self.alike.settle();
         if let Some(end) = old.and_then(|old| old.span.to()) {
             self.ends.remove(&(end, id));
         }
@@ -539,15 +543,15 @@ mod tests {
         let first = held(0, 10, &[(0, 7)]);
         calendar.reserve(ReservationId(1), first.span, &first.demands).unwrap();
         calendar.reserve(ReservationId(2), span(0, 10), &demands(&[(0, 3)])).unwrap();
-        let before = (shown(&calendar), groups(&calendar));
+        let before = (shown(&calendar), groups(&mut calendar));
         let other = held(5, 20, &[(0, 8), (1, 2)]);
         assert_eq!(calendar.exchange(ReservationId(1), other.clone()), Some(first.clone()));
         let table = calendar.table(ResourceId(0)).unwrap();
         assert_eq!([0, 5, 10, 20].map(|instant| table.used_at(at(instant))), [3, 11, 8, 0]);
         assert_eq!(calendar.exchange(ReservationId(1), first), Some(other));
-        assert_eq!((shown(&calendar), groups(&calendar)), before);
+        assert_eq!((shown(&calendar), groups(&mut calendar)), before);
         assert_eq!(calendar.expire(at(10)).len(), 2);
-        assert_eq!(groups(&calendar), groups(&with_bundles()));
+        assert_eq!(groups(&mut calendar), groups(&mut with_bundles()));
     }
 
     /// Two of 10 each, a bundle each.
@@ -651,7 +655,8 @@ mod tests {
     }
 
     /// Every group's bundles, and the groups in order.
-    fn groups(calendar: &Calendar) -> Vec<Vec<u32>> {
+    fn groups(calendar: &mut Calendar) -> Vec<Vec<u32>> {
+        calendar.settle();
         let numbers = |group: &BTreeSet<BundleId>| group.iter().map(|bundle| bundle.0).collect();
         calendar.alike().map(numbers).collect()
     }
@@ -663,20 +668,20 @@ mod tests {
             calendar.bundle(&[ResourceId(first), ResourceId(first + 1)]).0
         };
         assert_eq!([0, 2].map(|first| bundle(&mut calendar, first)), [0, 1]);
-        assert_eq!(groups(&calendar), [[0, 1]]);
+        assert_eq!(groups(&mut calendar), [[0, 1]]);
         calendar.reserve(ReservationId(1), span(0, 9), &demands(&[(4, 3)])).unwrap();
         // What was reserved before counts, and so does the capacity.
         assert_eq!(bundle(&mut calendar, 4), 2);
-        assert_eq!(groups(&calendar), [vec![0, 1], vec![2]]);
+        assert_eq!(groups(&mut calendar), [vec![0, 1], vec![2]]);
         calendar.reserve(ReservationId(2), span(0, 9), &demands(&[(0, 3), (2, 3)])).unwrap();
         calendar.set_capacity(ResourceId(5), 4).unwrap();
-        assert_eq!(groups(&calendar), [[0, 1, 2]]);
+        assert_eq!(groups(&mut calendar), [[0, 1, 2]]);
         calendar.modify(ReservationId(2), span(0, 9), &demands(&[(0, 3), (3, 3)])).unwrap();
-        assert_eq!(groups(&calendar).len(), 2, "another place");
+        assert_eq!(groups(&mut calendar).len(), 2, "another place");
         calendar.release(ReservationId(2)).unwrap();
-        assert_eq!(groups(&calendar), [vec![0, 1], vec![2]]);
+        assert_eq!(groups(&mut calendar), [vec![0, 1], vec![2]]);
         assert_eq!(calendar.expire(at(9)).len(), 1);
-        assert_eq!(groups(&calendar), [[0, 1, 2]]);
+        assert_eq!(groups(&mut calendar), [[0, 1, 2]]);
     }
 
     proptest! {
@@ -704,6 +709,7 @@ mod tests {
                     2 => calendar.modify(id, span, &asked),
                     _ => calendar.release(id).map(drop),
                 };
+                let groups = groups(&mut calendar);
                 let held = |bundle: u32| {
                     let entries = |(_, held): (_, &Held)| {
                         let Held { span, .. } = *held;
@@ -717,7 +723,6 @@ mod tests {
                     all.sort_unstable();
                     all
                 };
-                let groups = groups(&calendar);
                 let group = |bundle| groups.iter().position(|group| group.contains(&bundle));
                 prop_assert_eq!(groups.concat().len(), 3);
                 for (one, other) in [(0, 1), (0, 2), (1, 2)] {

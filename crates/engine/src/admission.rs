@@ -468,8 +468,7 @@ impl Admission<'_> {
     pub fn check_usable(&self, names: &[Name], asked: &BTreeSet<Guarantee>) -> Result<(), Denied> {
         let (mut away, mut kept, mut drained) = (Vec::new(), Vec::new(), Vec::new());
         let mut refused = BTreeMap::<_, Vec<_>>::new();
-        for name in names {
-            let node = self.cluster.node(name)?;
+        for (name, node) in names.iter().zip(self.cluster.all_of(names)?) {
             if !self.is_there(node) {
                 away.push(name.clone());
             }

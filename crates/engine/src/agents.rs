@@ -10,6 +10,7 @@ use keeptime_model::reservation::Handle;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Which connection of an agent: every new one has another number, greater than 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,8 +28,8 @@ pub struct Order {
 /// What an agent is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
-    /// Enforce this, in the place of what there is of the job.
-    Enforce(Assignment),
+    /// Enforce this, in the place of what there is of the job. Shared with what is remembered as told.
+    Enforce(Arc<Assignment>),
     /// Give back all of the job.
     Withdraw(Name),
 }
@@ -48,13 +49,13 @@ struct Agent {
     refused: BTreeSet<Guarantee>,
     heard: Moment,
     told: BTreeMap<Handle, Told>,
-    /// Orders without an answer yet, of this session.
-    pending: BTreeMap<u64, Handle>,
+    /// Orders without an answer yet, of this session, in the order in which they were sent: few.
+    pending: Vec<(u64, Handle)>,
 }
 
 #[derive(Debug, Clone)]
 struct Told {
-    assignment: Assignment,
+    assignment: Arc<Assignment>,
     accepted: bool,
 }
 
@@ -69,7 +70,7 @@ pub(crate) struct Sent {
 impl Agents {
     /// `count` agents that are not connected; their leases begin at `now`.
     pub fn new(count: usize, lease: Nanos, now: Moment) -> Self {
-        let (told, pending) = (BTreeMap::new(), BTreeMap::new());
+        let (told, pending) = (BTreeMap::new(), Vec::new());
         let refused = BTreeSet::new();
         let agent = Agent { session: None, refused, heard: now, told, pending };
         Self { lease, agents: vec![agent; count], next_order: 1 }
@@ -139,7 +140,7 @@ impl Agents {
         let holding: BTreeMap<_, _> = holding.into_iter().map(|a| (a.job.clone(), a)).collect();
         let (mut wanted, mut agreed) = (Vec::new(), Vec::new());
         for (handle, told) in &mut agent.told {
-            told.accepted = holding.get(&told.assignment.job) == Some(&told.assignment);
+            told.accepted = holding.get(&told.assignment.job) == Some(&*told.assignment);
             if told.accepted {
                 agreed.push(*handle);
             } else {
@@ -181,14 +182,15 @@ impl Agents {
         handle: Handle,
         assignment: Assignment,
     ) -> Option<Sent> {
-        self.agent_mut(node).told.insert(handle, Told { assignment, accepted: false });
+        let told = Told { assignment: Arc::new(assignment), accepted: false };
+        self.agent_mut(node).told.insert(handle, told);
         self.repeat(node, handle)
     }
 
     /// The agent shall enforce nothing for the reservation.
     pub fn withdraw(&mut self, node: NodeIndex, handle: Handle) -> Option<Sent> {
         let told = self.agent_mut(node).told.remove(&handle)?;
-        self.send(node, Act::Withdraw(told.assignment.job))
+        self.send(node, Act::Withdraw(told.assignment.job.clone()))
     }
 
     /// The reservation's time is over: the agent knows that by itself.
@@ -200,9 +202,10 @@ impl Agents {
     /// was told last.
     pub fn answered(&mut self, node: NodeIndex, number: u64, accepted: bool) -> Option<Handle> {
         let agent = self.agent_mut(node);
-        let handle = agent.pending.remove(&number)?;
+        let at = agent.pending.iter().position(|(pending, _)| *pending == number)?;
+        let (_, handle) = agent.pending.remove(at);
         // A later order is about the same: its answer counts.
-        if agent.pending.values().any(|pending| *pending == handle) {
+        if agent.is_open(handle) {
             return None;
         }
         agent.told.get_mut(&handle)?.accepted = accepted;
@@ -217,21 +220,20 @@ impl Agents {
     /// Whether this is what the agent was told last of the reservation, and it has not refused it.
     pub fn is_told(&self, node: NodeIndex, handle: Handle, assignment: &Assignment) -> bool {
         let agent = self.agent(node);
-        let is_open = agent.pending.values().any(|pending| *pending == handle);
-        let told = agent.told.get(&handle).filter(|told| told.accepted || is_open);
-        told.is_some_and(|told| told.assignment == *assignment)
+        let told = agent.told.get(&handle).filter(|told| *told.assignment == *assignment);
+        told.is_some_and(|told| told.accepted || agent.is_open(handle))
     }
 
     /// What the agent shall enforce of the reservation.
     pub fn told(&self, node: NodeIndex) -> impl Iterator<Item = (Handle, &Assignment, bool)> {
         let told = self.agent(node).told.iter();
-        told.map(|(handle, told)| (*handle, &told.assignment, told.accepted))
+        told.map(|(handle, told)| (*handle, &*told.assignment, told.accepted))
     }
 
     fn repeat(&mut self, node: NodeIndex, handle: Handle) -> Option<Sent> {
-        let assignment = self.agent(node).told.get(&handle)?.assignment.clone();
+        let assignment = Arc::clone(&self.agent(node).told.get(&handle)?.assignment);
         let sent = self.send(node, Act::Enforce(assignment))?;
-        self.agent_mut(node).pending.insert(sent.order.number, handle);
+        self.agent_mut(node).pending.push((sent.order.number, handle));
         Some(sent)
     }
 
@@ -248,5 +250,12 @@ impl Agents {
 
     fn agent_mut(&mut self, node: NodeIndex) -> &mut Agent {
         &mut self.agents[node.0 as usize]
+    }
+}
+
+impl Agent {
+    /// Whether an order about the reservation has no answer yet.
+    fn is_open(&self, handle: Handle) -> bool {
+        self.pending.iter().any(|(_, pending)| *pending == handle)
     }
 }

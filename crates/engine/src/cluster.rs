@@ -296,7 +296,24 @@ impl Cluster {
     /// # Errors
     /// If one does not exist.
     pub(crate) fn nodes(&self, grant: &Grant) -> Result<Vec<NodeIndex>, Invalid> {
-        grant.nodes.iter().map(|name| self.node(name)).collect()
+        self.all_of(&grant.nodes)
+    }
+
+    /// The nodes of these names, in their order.
+    ///
+    /// # Errors
+    /// If one does not exist.
+    pub(crate) fn all_of(&self, names: &[Name]) -> Result<Vec<NodeIndex>, Invalid> {
+        // Most follow one another as they do in the topology: a name is compared sooner than found.
+        let mut next = 0;
+        let node = |name: &Name| {
+            let expected = self.topology().nodes().get(next);
+            let is_next = expected.is_some_and(|node| node.name == *name);
+            let node = if is_next { NodeIndex(next as u32) } else { self.node(name)? };
+            next = node.0 as usize + 1;
+            Ok(node)
+        };
+        names.iter().map(node).collect()
     }
 
     /// What every node of `grant` is told to enforce. Each flow of its pattern may use `spare` beside what is

@@ -285,7 +285,7 @@ impl Node {
         self.latest = self.latest.max(at);
         let Some(agent) = &mut self.agent else { return Outcome::Died };
         let request = match act {
-            Act::Enforce(assignment) => Request::Enforce(assignment),
+            Act::Enforce(assignment) => Request::Enforce(Arc::unwrap_or_clone(assignment)),
             Act::Withdraw(job) => Request::Withdraw { job },
         };
         // What is over is given back before: its ticks come often enough for that. A kernel that

@@ -129,6 +129,7 @@ impl Engine {
         if let (Place::Own(_), Some(name)) = (place, self.unknown(&request.among)) {
             return Err(Invalid::new("among", name, "nodes of the cluster").into());
         }
+        self.calendar.settle();
         let admission =
             Admission { mechanism, kept, outside, drained, ..self.admission(user, from) };
         let Outcome { granted, decision } = admission.grant(&request.ask, span);

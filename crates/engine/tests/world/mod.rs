@@ -215,7 +215,7 @@ impl World {
                 Some("it has 60 %".to_string())
             }
             (Act::Enforce(assignment), Manner::Small | Manner::Obeys) => {
-                agent.holding.insert(assignment.job.clone(), assignment.clone());
+                agent.holding.insert(assignment.job.clone(), Assignment::clone(assignment));
                 None
             }
         };

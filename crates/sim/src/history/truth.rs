@@ -78,7 +78,7 @@ impl Truth {
         let Act::Enforce(assignment) = act else { return };
         let Ok(handle) = assignment.job.as_str().parse() else { return };
         if is_done {
-            self.accepted.insert((handle, node), assignment.clone());
+            self.accepted.insert((handle, node), Assignment::clone(assignment));
         } else {
             self.refused.insert((handle, node), assignment.until_unix_nanos <= at);
         }
