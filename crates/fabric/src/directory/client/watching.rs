@@ -1,0 +1,116 @@
+//! Watches: what happens to the resources that answer a question, kept for each watcher until it is
+//! taken.
+
+use super::Client;
+use super::asking::DirectoryError;
+use super::state::Shared;
+use crate::attributes::Attributes;
+use crate::directory::protocol::Record;
+use crate::id::ResourceId;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Events that a watcher has not taken, before it has to look at everything anew.
+const EVENTS_MOST: usize = 65_536;
+
+/// What a watcher is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A resource is there.
+    Appeared(Record),
+    /// It is no more.
+    Gone(ResourceId),
+    /// More happened than was kept: look at everything anew.
+    Missed,
+}
+
+/// Events of one question, from when it was made.
+#[derive(Debug)]
+pub struct Watch {
+    shared: Arc<Shared>,
+    subscription: u32,
+    watcher: u64,
+}
+
+/// All watchers of one question, by number, and what each has not taken yet.
+#[derive(Debug, Default)]
+pub(super) struct Watchers(HashMap<u64, VecDeque<Event>>);
+
+impl Client {
+    /// Everything that happens from now on to resources that include `query`, and all that there
+    /// are now.
+    ///
+    /// # Errors
+    /// If the server refuses the question or does not answer.
+    pub fn watch(&self, query: &Attributes) -> Result<(Vec<Record>, Watch), DirectoryError> {
+        // The answer first, so that there is one; then it and the watcher at one moment.
+        self.find(query, None, |_| Some(()))?;
+        let mut state = self.shared.lock();
+        let subscription = state.subscription(query);
+        let watched = state.subscriptions.watch(subscription);
+        let (watcher, records) = watched.ok_or(DirectoryError::Silent)?;
+        Ok((records, Watch { shared: self.shared.clone(), subscription, watcher }))
+    }
+}
+
+impl Watch {
+    /// The next event, if one happens before `deadline`.
+    pub fn next_until(&self, deadline: Instant) -> Option<Event> {
+        let mut state = self.shared.lock();
+        loop {
+            let subscription = state.subscriptions.of_mut(self.subscription)?;
+            let events = subscription.watchers.of(self.watcher)?;
+            if let Some(event) = events.pop_front() {
+                return Some(event);
+            }
+            let time = deadline.saturating_duration_since(Instant::now());
+            if time.is_zero() {
+                return None;
+            }
+            state = self.shared.wait_for_change(state, time);
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        if let Some(subscription) = state.subscriptions.of_mut(self.subscription) {
+            subscription.watchers.remove(self.watcher);
+        }
+    }
+}
+
+impl Watchers {
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One more, which has been told nothing.
+    pub(super) fn insert(&mut self, watcher: u64) {
+        self.0.insert(watcher, VecDeque::new());
+    }
+
+    /// What that one has not taken yet.
+    pub(super) fn of(&mut self, watcher: u64) -> Option<&mut VecDeque<Event>> {
+        self.0.get_mut(&watcher)
+    }
+
+    /// Tells each of them.
+    pub(super) fn tell(&mut self, event: &Event) {
+        for events in self.0.values_mut() {
+            if events.len() >= EVENTS_MOST {
+                events.clear();
+                events.push_back(Event::Missed);
+            }
+            events.push_back(event.clone());
+        }
+    }
+
+    fn remove(&mut self, watcher: u64) {
+        self.0.remove(&watcher);
+    }
+}
