@@ -6,6 +6,8 @@
 
 use crate::core::{Handle, Unavailable};
 use crate::door;
+use crate::locked::lock;
+use crate::misread::Misread;
 use crate::programs::{Desks, Report};
 use crate::tcp::linger;
 use keeptime_agent::link::{FromAgent, HOLDING_MAX, LINE_BYTES_MAX, ToAgent, VERSION};
@@ -20,7 +22,7 @@ use keeptime_model::units::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
@@ -98,7 +100,7 @@ impl Hub {
 
     /// Tells something, if the agent still has this connection.
     pub fn tell(&self, node: NodeIndex, session: Session, said: ToAgent) {
-        let mut connections = self.lock();
+        let mut connections = lock(&self.0);
         let Some(connection) = connections.by_node.get(&node) else { return };
         if connection.session == session && connection.orders.try_send(said).is_err() {
             connections.by_node.remove(&node);
@@ -112,18 +114,18 @@ impl Hub {
 
     /// Ends all connections. Agents come back.
     pub fn disconnect_all(&self) {
-        self.lock().by_node.clear();
+        lock(&self.0).by_node.clear();
     }
 
     /// What the agent of a node tells about it; nothing while it is away.
     pub fn told(&self, node: NodeIndex) -> Told {
-        let connections = self.lock();
+        let connections = lock(&self.0);
         connections.by_node.get(&node).map(|c| c.told.clone()).unwrap_or_default()
     }
 
     /// Asks agents how busy their nodes are, but for those that have not answered the last time.
     pub fn ask_loads(&self, is_wanted: impl Fn(NodeIndex) -> bool) {
-        for (node, connection) in &mut self.lock().by_node {
+        for (node, connection) in &mut lock(&self.0).by_node {
             let is_due = connection.told.counts && !connection.counted.is_asked && is_wanted(*node);
             // Who takes no orders is cut off by the next one.
             connection.counted.is_asked |=
@@ -133,13 +135,13 @@ impl Hub {
 
     /// What connected agents answered last.
     pub fn loads(&self) -> Vec<(NodeIndex, NodeCounters)> {
-        let connections = self.lock();
+        let connections = lock(&self.0);
         let latest = |(node, c): (&NodeIndex, &Connection)| Some((*node, c.counted.latest?));
         connections.by_node.iter().filter_map(latest).collect()
     }
 
     fn counted(&self, node: NodeIndex, session: Session, counters: Option<NodeCounters>) {
-        let mut connections = self.lock();
+        let mut connections = lock(&self.0);
         if let Some(connection) = connections.by_node.get_mut(&node)
             && connection.session == session
         {
@@ -151,12 +153,12 @@ impl Hub {
 
     /// How many agents are connected.
     pub fn count(&self) -> usize {
-        self.lock().by_node.len()
+        lock(&self.0).by_node.len()
     }
 
     fn enter(&self, node: NodeIndex, told: Told) -> (Session, mpsc::Receiver<ToAgent>) {
         let (orders, received) = mpsc::channel(ORDERS_MAX);
-        let mut connections = self.lock();
+        let mut connections = lock(&self.0);
         connections.last += 1;
         let session = Session(connections.last);
         let connection = Connection { session, orders, told, counted: Counted::default() };
@@ -165,15 +167,10 @@ impl Hub {
     }
 
     fn leave(&self, node: NodeIndex, session: Session) {
-        let mut connections = self.lock();
+        let mut connections = lock(&self.0);
         if connections.by_node.get(&node).is_some_and(|c| c.session == session) {
             connections.by_node.remove(&node);
         }
-    }
-
-    /// What is behind it is whole whenever it is unlocked.
-    fn lock(&self) -> MutexGuard<'_, Connections> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -183,6 +180,7 @@ pub struct Reception {
     hub: Arc<Hub>,
     core: Handle,
     desks: Arc<Desks>,
+    misread: Arc<Misread>,
     nodes: Arc<BTreeMap<Name, NodeIndex>>,
     lease: Nanos,
 }
@@ -209,6 +207,8 @@ enum Ended {
     Outlived,
     #[error("{0}")]
     Unwelcome(String),
+    #[error("a line cannot be read: {0}")]
+    Misread(String),
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
@@ -221,7 +221,7 @@ impl Reception {
         let name = |node| (topology.node(node).name.clone(), node);
         let nodes = Arc::new(topology.node_indices().map(name).collect());
         let desks = Desks::new(core.clone(), Arc::clone(&hub), topology);
-        Self { hub, core, desks, nodes, lease }
+        Self { hub, core, desks, misread: Arc::default(), nodes, lease }
     }
 
     /// How many nodes there are.
@@ -265,7 +265,7 @@ impl Reception {
         speaker: Speaker,
         outlived: impl Future<Output = ()>,
     ) {
-        let lines = Lines { reader: BufReader::new(read), line: Vec::new() };
+        let lines = Lines::of(read);
         let ended = self.converse(lines, write, speaker, outlived).await;
         tracing::debug!("a connection of an agent ended: {ended}");
     }
@@ -336,7 +336,8 @@ impl Reception {
             Speaker::Node(own) => Some(own),
             Speaker::Nobody(why) => return refuse(why),
         };
-        let said = timeout(HELLO_WITHIN, lines.next()).await.map_err(|_| Ended::HungUp)??;
+        lines.node = own;
+        let said = timeout(HELLO_WITHIN, self.hear(lines)).await.map_err(|_| Ended::HungUp)??;
         let Some(FromAgent::Hello {
             version,
             node: name,
@@ -355,7 +356,7 @@ impl Reception {
         if holding.len() > HOLDING_MAX {
             return refuse(format!("{} assignments; at most {HOLDING_MAX}", holding.len()));
         }
-        if let Some(own) = own.filter(|own| *own != name) {
+        if let Some(own) = lines.node.as_ref().filter(|own| **own != name) {
             return refuse(format!(
                 "the certificate is that of {own}, which cannot speak for {name}"
             ));
@@ -368,6 +369,7 @@ impl Reception {
                     processor: processor.as_deref().map(brief),
                     counts,
                 };
+                lines.node = Some(name);
                 Ok(Known { node: *node, told, refused, holding })
             }
             None => refuse(format!("there is no node {name} in the cluster")),
@@ -384,7 +386,7 @@ impl Reception {
     ) -> Result<(), Ended> {
         self.core.agent(Input::Connected { node, session, refused, holding }).await?;
         let mut heard = Instant::now();
-        while let Some(said) = lines.next().await? {
+        while let Some(said) = self.hear(&mut lines).await? {
             let input = match said {
                 FromAgent::Counted(counters) => {
                     self.hub.counted(node, session, counters);
@@ -409,6 +411,19 @@ impl Reception {
             self.core.agent(input).await?;
         }
         Ok(())
+    }
+
+    /// The next line. One that cannot be read ends the connection, and operators are told, since the agent comes back with
+    /// the same.
+    async fn hear(
+        &self,
+        lines: &mut Lines<impl AsyncRead + Unpin>,
+    ) -> Result<Option<FromAgent>, Ended> {
+        let said = lines.next().await;
+        if let Err(Ended::Misread(why)) = &said {
+            self.misread.tell(lines.node.as_ref(), why);
+        }
+        said
     }
 }
 
@@ -449,7 +464,9 @@ fn local(stream: &UnixStream) -> Speaker {
 
 fn line(Order { number, act }: Order) -> ToAgent {
     match act {
-        Act::Enforce(assignment) => ToAgent::Enforce { number, assignment },
+        Act::Enforce(assignment) => {
+            ToAgent::Enforce { number, assignment: Arc::unwrap_or_clone(assignment) }
+        }
         Act::Withdraw(job) => ToAgent::Withdraw { number, job },
     }
 }
@@ -457,18 +474,27 @@ fn line(Order { number, act }: Order) -> ToAgent {
 struct Lines<R> {
     reader: BufReader<R>,
     line: Vec<u8>,
+    /// Whose they are, as far as that is known: a node of the cluster.
+    node: Option<Name>,
 }
 
 impl<R: AsyncRead + Unpin> Lines<R> {
-    /// The next line; nothing at the end, or where one is too long.
-    async fn next(&mut self) -> io::Result<Option<FromAgent>> {
+    fn of(read: R) -> Self {
+        Self { reader: BufReader::new(read), line: Vec::new(), node: None }
+    }
+
+    /// The next line; nothing at the end.
+    async fn next(&mut self) -> Result<Option<FromAgent>, Ended> {
         self.line.clear();
         let mut bounded = (&mut self.reader).take(LINE_BYTES_MAX);
         bounded.read_until(b'\n', &mut self.line).await?;
         if self.line.last() != Some(&b'\n') {
-            return Ok(None);
+            let is_cut = self.line.len() as u64 == LINE_BYTES_MAX;
+            let too_long = || Ended::Misread(format!("it is longer than {LINE_BYTES_MAX} bytes"));
+            return if is_cut { Err(too_long()) } else { Ok(None) };
         }
-        Ok(Some(serde_json::from_slice(&self.line)?))
+        let said = serde_json::from_slice(&self.line);
+        said.map(Some).map_err(|error| Ended::Misread(brief(&error.to_string())))
     }
 }
 
@@ -511,6 +537,49 @@ mod tests {
         let (_far, received) = connect(Speaker::Node("n1".parse().unwrap()), future::ready(()));
         let ended = timeout(HELLO_WITHIN / 2, received).await;
         assert!(ended.is_ok(), "it was waited for its hello");
+    }
+
+    // Goal: an agent of another version, which comes back again and again, is noticed, and which node's it is. Method: what
+    // cannot be read comes before its hello, and behind it.
+    #[tokio::test]
+    async fn an_agent_that_is_not_understood_is_told_of_by_its_node() {
+        // The core hears of the agent, as long as it is there.
+        let Still { topology, hub, handle, core: _core, .. } = Still::new();
+        let node = topology.node(NodeIndex(0)).name.clone();
+        let reception = Reception::new(hub, handle, &topology, Nanos::from_secs(10));
+        let hello = format!(
+            "{{\"hello\": {{\"version\": {VERSION}, \"node\": \"{node}\", \"not_enforced\": [], \
+             \"holding\": []}}}}\n"
+        );
+        for (said, whose) in [("\"sing\"\n".into(), None), (hello + "\"sing\"\n", Some(&node))] {
+            assert!(!reception.misread.has_told(whose));
+            let received = reception.receive(
+                said.as_bytes(),
+                tokio::io::sink(),
+                Speaker::Any,
+                future::pending(),
+            );
+            timeout(HELLO_WITHIN, received).await.unwrap();
+            assert!(reception.misread.has_told(whose), "{said}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_of_a_line_is_said_briefly() {
+        let long = format!("\"{}\"\n", "x".repeat(2 * TEXT_CHARS_MAX));
+        let endless = vec![b' '; LINE_BYTES_MAX as usize];
+        let cases = [
+            (&b"\"sing\"\n"[..], "unknown variant `sing`"),
+            (long.as_bytes(), "unknown variant `xxx"),
+            (&endless, "it is longer than 16777216 bytes"),
+        ];
+        for (said, expected) in cases {
+            let Err(Ended::Misread(why)) = Lines::of(said).next().await else {
+                panic!("it was read")
+            };
+            assert!(why.starts_with(expected) && why.len() <= TEXT_CHARS_MAX, "{why}");
+        }
+        assert!(matches!(Lines::of(&b"\"be"[..]).next().await, Ok(None)), "it hung up");
     }
 
     fn order(number: u64) -> Order {

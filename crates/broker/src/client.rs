@@ -1,6 +1,7 @@
 //! The other end of the interface, for programs: typed calls that block, and a watch with a callback.
 //! The broker is on this machine, at its Unix socket, or elsewhere ([`crate::remote`]).
 
+use crate::locked::lock;
 use crate::remote::{Place, Remote, Shown, Transport};
 use crate::wire::{
     Drain, Filter, Happened, History, Known, Links, Listing, Nodes, Position, Possible, Problem,
@@ -29,7 +30,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::runtime::Runtime;
@@ -548,7 +549,7 @@ impl Client {
         let status = response.status();
         let bytes = self.bytes(response).await?;
         // Only now the next request can follow.
-        *self.kept() = Some(Kept { connection, shown });
+        *lock(&self.kept) = Some(Kept { connection, shown });
         Ok((status, bytes))
     }
 
@@ -598,7 +599,7 @@ impl Client {
         // and the connection's task ends then.
         tokio::task::yield_now().await;
         tokio::task::yield_now().await;
-        let kept = self.kept().take();
+        let kept = lock(&self.kept).take();
         let usable = kept.filter(|kept| !kept.connection.is_closed() && kept.shown.is_same(shown));
         if let Some(Kept { mut connection, .. }) = usable {
             match connection.try_send_request(request).await {
@@ -623,10 +624,6 @@ impl Client {
         // It ends with the sender or the response, whose reader is told why.
         tokio::spawn(async move { drop(connection.await) });
         Ok(sender)
-    }
-
-    fn kept(&self) -> MutexGuard<'_, Option<Kept>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn bytes(&self, response: Response<Incoming>) -> Result<Bytes, ClientError> {

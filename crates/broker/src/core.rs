@@ -11,6 +11,7 @@
 
 use crate::agents::Hub;
 use crate::feed::Feed;
+use crate::locked::lock;
 use crate::outbox::Outbox;
 use crate::records::{self, Found, RecordError};
 use crate::wire::Happened;
@@ -26,7 +27,7 @@ use keeptime_model::units::{Nanos, WallTime};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -187,19 +188,14 @@ pub struct Counters {
 impl Counters {
     /// A call of `user` has kept everybody waiting for so long.
     pub fn spend(&self, user: &UserName, took: Nanos) {
-        let mut spent = self.spent();
+        let mut spent = lock(&self.spent);
         let all = spent.entry(user.clone()).or_default();
         *all = all.saturating_add(took);
     }
 
     /// How long calls of `user` have kept everybody waiting since this was asked last.
     pub fn take_spent(&self, user: &UserName) -> Nanos {
-        self.spent().remove(user).unwrap_or_default()
-    }
-
-    /// Sums are whole whenever this is unlocked.
-    fn spent(&self) -> MutexGuard<'_, HashMap<UserName, Nanos>> {
-        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.spent).remove(user).unwrap_or_default()
     }
 }
 

@@ -2,8 +2,6 @@
 //! who a certificate or a token says: [`crate::tcp`].
 
 use keeptime_engine::Caller;
-use keeptime_linux::syscall::SyscallError;
-use keeptime_linux::users;
 use keeptime_model::reservation::UserName;
 use std::collections::BTreeSet;
 
@@ -22,14 +20,10 @@ impl Operators {
         Self(names.into_iter().collect())
     }
 
-    /// The user with this number. May ask a directory service, as [`users::name_of`].
-    ///
-    /// # Errors
-    /// If nobody can tell now who that is.
-    pub fn caller(&self, uid: u32) -> Result<Caller, SyscallError> {
-        let user = users::name_of(uid)?;
+    /// The user of this machine with this number, who is called `user`.
+    pub fn caller(&self, uid: u32, user: UserName) -> Caller {
         let operator = is_own(uid) || self.0.contains(&user);
-        Ok(Caller { user, operator })
+        Caller { user, operator }
     }
 
     /// The user of this name, who came over the network: an operator only if named as one. What root
@@ -58,6 +52,7 @@ pub(crate) fn is_own(uid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keeptime_linux::users;
 
     /// Nobody has this number: it is what unmapped users are not.
     const STRANGER: u32 = 3_999_999_999;
@@ -65,13 +60,14 @@ mod tests {
     #[test]
     fn root_and_the_named_are_operators_and_strangers_have_a_name() {
         let operators = Operators::new([format!("uid-{STRANGER}").parse().unwrap()]);
-        assert!(operators.caller(0).unwrap().operator);
-        assert_eq!(operators.caller(0).unwrap().user.as_str(), "root");
-        assert!(operators.caller(STRANGER).unwrap().operator);
-        let other = Operators::default().caller(STRANGER).unwrap();
+        let here = |operators: &Operators, uid| operators.caller(uid, users::name_of(uid).unwrap());
+        let root = here(&operators, 0);
+        assert_eq!((root.user.as_str(), root.operator), ("root", true));
+        assert!(here(&operators, STRANGER).operator);
+        let other = here(&Operators::default(), STRANGER);
         assert_eq!((other.user.to_string(), other.operator), (format!("uid-{STRANGER}"), false));
         assert!(is_nameless(STRANGER, &other.user) && !is_nameless(1, &other.user));
-        assert!(!is_nameless(0, &operators.caller(0).unwrap().user));
+        assert!(!is_nameless(0, &root.user));
         assert!(!may_be_agent(STRANGER));
         let far = |name: &str| operators.named(name.parse().unwrap()).operator;
         assert!(far(&format!("uid-{STRANGER}")) && !far("root"), "root is so on its machine alone");

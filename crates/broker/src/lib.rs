@@ -14,8 +14,8 @@
 //! * [`tcp`]: the door over the network: TLS, certificates and tokens;
 //! * [`http`]: the interface; [`wire`]: its JSON; [`words`]: the same for people; [`metrics`];
 //! * [`client`]: the other end; [`remote`]: where it finds the broker;
-//! * [`config`], [`server`]: the daemon; `impatient`: who does not read is let go; `locked`: what threads share;
-//!   `vital`: tasks whose end is that of it.
+//! * [`config`], [`server`]: the daemon; `names`: who has a user number; `impatient`: who does not read is let go;
+//!   `misread`: who is not understood is told of; `locked`: what threads share; `vital`: tasks whose end is that of it.
 #![forbid(unsafe_code)]
 
 pub mod agents;
@@ -29,6 +29,8 @@ mod impatient;
 pub mod loads;
 mod locked;
 pub mod metrics;
+mod misread;
+mod names;
 pub mod node_loads;
 pub mod outbox;
 pub mod programs;

@@ -2,11 +2,11 @@
 
 use crate::core::Unavailable;
 use crate::http::Shared;
+use crate::locked::lock;
 use keeptime_engine::Engine;
 use keeptime_model::reservation::State;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 /// What is seen of the engine in one look.
@@ -61,8 +61,7 @@ pub async fn exposition(shared: &Shared) -> Result<String, Unavailable> {
         count(&counters.clock_steps_back),
     );
     // Written as a whole.
-    let unfinished =
-        shared.overview.lock().unwrap_or_else(PoisonError::into_inner).moves_unfinished;
+    let unfinished = lock(&shared.overview).moves_unfinished;
     page.one(
         "keeptime_site_moves_unfinished_total",
         "counter",

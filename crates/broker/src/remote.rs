@@ -1,6 +1,7 @@
 //! Where a client finds the broker: a Unix socket of this machine, or another machine by TLS, with what
 //! the client shows there. That is read again when its files change: a run may last longer than a certificate.
 
+use crate::locked::lock;
 use keeptime_credentials::endpoint::Endpoint;
 use keeptime_credentials::files::{self, FileError, Secrecy};
 use keeptime_credentials::renewal::{Renewed, Source};
@@ -16,7 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -169,7 +170,7 @@ impl Remote {
     /// What the files make; whether they changed was looked no longer than `every` ago. Where a look takes too long, it
     /// goes on by itself, what was made of them before stays until its end, and nobody waits for it again.
     fn looked(&self, every: Duration) -> Arc<Proof> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last);
         if last.began.elapsed() >= every && last.is_over(Duration::ZERO) {
             let (looking, over) = mpsc::channel();
             let proof = Arc::clone(&self.proof);

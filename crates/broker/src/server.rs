@@ -8,6 +8,7 @@ use crate::door::{self, CONNECTIONS_MAX, CONNECTIONS_OF_USER_MAX, Operators};
 use crate::http::{self, Shared};
 use crate::impatient::{HangUp, Impatient, TAKEN_WITHIN};
 use crate::loads::Loads;
+use crate::names::Names;
 use crate::node_loads::NodeLoads;
 use crate::rates::Rates;
 use crate::sites::Sites;
@@ -53,9 +54,6 @@ const WORKERS: usize = 2;
 /// Threads for what blocks or takes long: reads of the ledger, long answers, and questions to a directory service. More wait
 /// for one; the unit file allows 256 threads in all.
 const BLOCKING_MAX: usize = 64;
-/// Users whose names are asked for at a time: the others wait where a directory service does not answer, and lists and
-/// histories have the rest of these threads.
-const NAMES_MAX: usize = 16;
 /// How often it is looked whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -252,8 +250,7 @@ struct Door {
     nameless_users: bool,
     /// Who is there; operators may be there beside.
     open: Seats<u32>,
-    /// Whose names may be asked for.
-    names: Arc<Semaphore>,
+    names: Names,
     taken_within: Duration,
 }
 
@@ -269,7 +266,7 @@ impl Door {
     fn new(router: Router, operators: Operators, nameless_users: bool) -> Self {
         let open = Seats::new(CONNECTIONS_OF_USER_MAX);
         let open = open.at_most(CONNECTIONS_MAX - CONNECTIONS_OF_OPERATORS);
-        let names = Arc::new(Semaphore::new(NAMES_MAX));
+        let names = Names::new();
         Self { router, operators, nameless_users, open, names, taken_within: TAKEN_WITHIN }
     }
 
@@ -310,20 +307,8 @@ impl Door {
             Err(Full::All) => None,
             Err(Full::One) => return None,
         };
-        let operators = self.operators.clone();
-        // Root, who may have to mend what holds up everybody else's name, waits for no turn. It is never closed.
-        let turn = if door::is_own(uid) {
-            None
-        } else {
-            Some(Arc::clone(&self.names).acquire_owned().await.ok()?)
-        };
-        let ask = move || {
-            let _turn = turn;
-            operators.caller(uid)
-        };
-        let caller = tokio::task::spawn_blocking(ask).await.ok()?;
-        let caller = match caller {
-            Ok(caller) => caller,
+        let caller = match self.names.of(uid).await {
+            Ok(user) => self.operators.caller(uid, user),
             // Who comes again may be known then.
             Err(error) => {
                 tracing::warn!("a user is not let in: {error}");
@@ -387,6 +372,9 @@ async fn converse(
 mod tests {
     use super::*;
     use axum::{Extension, body};
+    use keeptime_linux::syscall::SyscallError;
+    use keeptime_linux::users::name_of;
+    use nix::errno::Errno;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::time::timeout;
     use tower::ServiceExt;
@@ -421,19 +409,18 @@ mod tests {
         assert!(door.open.are_empty());
     }
 
-    // Goal: a directory service that does not answer takes a part of the threads that may block, and no more, and keeps
-    // root from nothing.
     #[tokio::test]
-    async fn who_comes_waits_while_many_names_are_asked_for() {
+    async fn whose_name_cannot_be_found_out_is_not_let_in_and_keeps_no_place() {
         let mut door = door(Router::new(), &[], true);
-        door.names = Arc::new(Semaphore::new(1));
-        let asked = Arc::clone(&door.names).acquire_owned().await.unwrap();
-        let [user, _] = STRANGERS;
-        assert!(timeout(Duration::from_millis(50), door.admit(user)).await.is_err());
-        assert!(timeout(SOON, door.admit(0)).await.unwrap().is_some());
-        drop(asked);
-        assert!(timeout(SOON, door.admit(user)).await.unwrap().is_some());
-        assert_eq!(door.names.available_permits(), 1);
+        let [unknown, other] = STRANGERS;
+        let ask = move |uid| {
+            let away = SyscallError::of("getpwuid_r", "user");
+            if uid == unknown { Err(away(Errno::EIO)) } else { name_of(uid) }
+        };
+        door.names = Names::asking(ask, 1);
+        assert!(timeout(SOON, door.admit(unknown)).await.unwrap().is_none());
+        assert!(door.open.are_empty());
+        assert!(timeout(SOON, door.admit(other)).await.unwrap().is_some());
     }
 
     /// What one of the door's guests is answered.

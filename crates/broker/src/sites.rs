@@ -3,6 +3,7 @@
 
 use crate::core::{Handle as Core, now};
 use crate::loads::Loads;
+use crate::locked::lock;
 use keeptime_engine::{Call, Caller, Engine};
 use keeptime_linux::vital;
 use keeptime_model::name::Name;
@@ -17,7 +18,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle as Runtime;
@@ -78,9 +79,7 @@ fn run(mut controller: Controller<Engines>, overview: &Mutex<Overview>, stop: &A
             PAUSE
         });
         told = tell_of_unfinished(controller.overview(), told);
-        controller
-            .overview()
-            .clone_into(&mut overview.lock().unwrap_or_else(PoisonError::into_inner));
+        controller.overview().clone_into(&mut lock(overview));
         std::thread::park_timeout(idle);
     }
 }

@@ -21,7 +21,7 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::mpsc::error::{SendTimeoutError, TrySendError};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -29,6 +29,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
 /// Pieces on their way to a watcher; then its reading waits. Each is all that was read at once.
 const PIECES_MAX: usize = 2;
+/// The last of a watcher that does not keep up. Without an id: its own last event is behind some that it did not get.
+const CUT_SLOW: &str = ": cut: read slower than events come; ask again from your last event\n\n";
+/// The last of one whose next events cannot be read, as when they were compacted meanwhile. Why, it is told when it comes back.
+const CUT_UNREADABLE: &str =
+    ": cut: the next events cannot be read; ask again from your last event\n\n";
 
 /// Which events.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -60,7 +65,7 @@ pub async fn watch(
     let status = shared.writer.status();
     let kept_after = status.compacted_to.min(shared.feed.recent_after());
     check_is_there(after, kept_after, status.head)?;
-    let (pieces, received) = mpsc::channel(PIECES_MAX);
+    let (pieces, received) = pieces();
     let watcher = Watcher {
         shared,
         user: caller.user,
@@ -76,6 +81,11 @@ pub async fn watch(
     let headers =
         [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(Pieces(received))).into_response())
+}
+
+/// The way to a watcher: there is room for one piece more, which is kept for the last words to it.
+fn pieces() -> (mpsc::Sender<Bytes>, mpsc::Receiver<Bytes>) {
+    mpsc::channel(PIECES_MAX + 1)
 }
 
 struct Watcher {
@@ -102,6 +112,9 @@ struct Seen {
 impl Watcher {
     /// Until either end goes, or the other takes nothing any more.
     async fn run(mut self, pieces: mpsc::Sender<Bytes>) {
+        // Who does not keep up has all other room taken when they are cut off.
+        let Ok(last_words) = pieces.clone().try_reserve_owned() else { return };
+        let cut = |why: &'static str| drop(last_words.send(Bytes::from_static(why.as_bytes())));
         // Who is cut off before the first event comes back to here.
         let (mut text, mut said_at) = (self.say("watching"), Instant::now());
         loop {
@@ -109,8 +122,10 @@ impl Watcher {
                 text = self.say("here");
             }
             if !text.is_empty() {
-                if pieces.send_timeout(text.into(), self.patience).await.is_err() {
-                    return;
+                match pieces.send_timeout(text.into(), self.patience).await {
+                    Ok(()) => {}
+                    Err(SendTimeoutError::Timeout(_)) => return cut(CUT_SLOW),
+                    Err(SendTimeoutError::Closed(_)) => return,
                 }
                 said_at = Instant::now();
             }
@@ -124,7 +139,10 @@ impl Watcher {
                     String::new()
                 }
                 // The watcher comes back, and is told.
-                Err(error) => return tracing::warn!("a watcher is cut off: {error}"),
+                Err(error) => {
+                    tracing::warn!("a watcher is cut off: {error}");
+                    return cut(CUT_UNREADABLE);
+                }
             };
         }
     }
@@ -291,13 +309,13 @@ impl hyper::body::Body for Pieces {
 mod tests {
     use super::super::BYTES_TOLD_OF_TOKEN;
     use super::*;
-    use crate::core::now;
     use crate::core::testing::Still;
     use crate::feed::Feed;
     use crate::rates::Rates;
     use crate::records::batches;
     use http_body_util::BodyExt;
     use keeptime_engine::{Event, Step};
+    use keeptime_ledger::Snapshot;
     use keeptime_model::units::WallTime;
     use std::sync::mpsc::channel;
     use tokio::time::timeout;
@@ -336,18 +354,54 @@ mod tests {
         }
     }
 
+    /// All that was sent to a watcher that was cut off.
+    async fn sent(mut received: mpsc::Receiver<Bytes>) -> Vec<String> {
+        let mut all = Vec::new();
+        while let Some(piece) = timeout(SOON, received.recv()).await.unwrap() {
+            all.push(String::from_utf8(piece.to_vec()).unwrap());
+        }
+        all
+    }
+
+    // Method: its connection is there; the ledger has more than it can take.
     #[tokio::test]
-    async fn a_watcher_that_takes_nothing_is_cut_off_and_gives_its_place_back() {
-        // Its connection is there, and there is room for one piece.
-        let shared = long(0);
+    async fn a_watcher_that_takes_nothing_is_told_why_it_is_cut_off_and_gives_its_place_back() {
+        let shared = long(600);
         let watcher = watcher(&shared, "ada", None);
         assert!(!shared.watchers.are_empty());
-        let (pieces, _received) = mpsc::channel(1);
-        let event = Event::Ended { handle: Handle::new(1) };
-        let happened = [Happened::new(Revision::new(1), Some(0), now(), event)];
-        shared.feed.publish(Revision::new(1), happened.into(), 1);
+        let (pieces, received) = pieces();
         timeout(SOON, watcher.run(pieces)).await.unwrap();
         assert!(shared.watchers.are_empty(), "nobody watches any more");
+        let sent = sent(received).await;
+        assert_eq!(sent.len(), PIECES_MAX + 1, "no piece is lost before the last words");
+        assert!(sent[0].contains(": watching") && sent[1].contains("event: "), "{sent:?}");
+        assert_eq!(sent[PIECES_MAX], CUT_SLOW);
+    }
+
+    // Method: what comes next is compacted before it is read.
+    #[tokio::test]
+    async fn a_watcher_whose_next_events_are_gone_is_told_that_it_is_cut_off() {
+        let shared = long(3);
+        let watcher = watcher(&shared, "ada", None);
+        for revision in [2, 3].map(Revision::new) {
+            let state = b"all until then".to_vec();
+            shared.writer.save_snapshot(Snapshot { revision, state }).unwrap();
+        }
+        shared.writer.compact(vec![]).unwrap();
+        let (pieces, received) = pieces();
+        timeout(SOON, watcher.run(pieces)).await.unwrap();
+        let sent = sent(received).await;
+        assert!(sent[0].contains(": watching"), "{sent:?}");
+        assert_eq!(sent[1..], [CUT_UNREADABLE]);
+    }
+
+    // Last words are a remark: they are no event, and move nobody who is told them.
+    #[test]
+    fn last_words_are_whole_and_neither_event_nor_id() {
+        for words in [CUT_SLOW, CUT_UNREADABLE] {
+            let said = words.strip_suffix("\n\n").unwrap();
+            assert!(said.starts_with(": cut: ") && !said.contains('\n'), "{words}");
+        }
     }
 
     // Goal: who looks for what is not there holds up nobody for longer than others who read. Method: a ledger of several looks,
@@ -438,7 +492,7 @@ mod tests {
         let turn = shared.reads.turn(&"ada".parse().unwrap()).await;
         let (sign_of_life, patience) = (Duration::from_millis(10), SOON);
         let eve = Watcher { sign_of_life, patience, ..watcher(&shared, "eve", None) };
-        let (pieces, mut received) = mpsc::channel(PIECES_MAX);
+        let (pieces, mut received) = pieces();
         let run = tokio::spawn(eve.run(pieces));
         for remark in ["watching", "here", "here"] {
             let piece = timeout(SOON, received.recv()).await.unwrap().unwrap();

@@ -15,6 +15,7 @@ use self::watchers::Watchers;
 use crate::agents::Hub;
 use crate::core::{Counters, Handle, Unavailable};
 use crate::feed::Feed;
+use crate::locked::lock;
 use crate::metrics;
 use crate::rates::Rates;
 use crate::wire::Problem;
@@ -33,7 +34,7 @@ use keeptime_model::units::Nanos;
 use keeptime_sites::overview::Overview;
 use serde::de::DeserializeOwned;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Bytes of a request: 4,096 named nodes or an explicit pattern, and so little that what comes of it
@@ -109,7 +110,7 @@ impl Shared {
 
     /// Counters of tokens are whole whenever this is unlocked.
     fn rates(&self) -> MutexGuard<'_, Rates> {
-        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.rates)
     }
 
     /// `user` was answered so many bytes.

@@ -3,6 +3,7 @@
 use super::answers::Answers;
 use super::reservations::{answer, check_address, unexpected};
 use super::{Rejection, Shared, body};
+use crate::locked::lock;
 use crate::wire::Problem;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
@@ -13,11 +14,10 @@ use keeptime_engine::{Answer, Call, CallError, Caller, Engine};
 use keeptime_model::site::SiteSpec;
 use keeptime_model::topology::Node;
 use keeptime_sites::fronts;
-use std::sync::PoisonError;
 
 pub async fn list(State(shared): State<Shared>, answers: Answers) -> Response {
     // Written as a whole.
-    let overview = shared.overview.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let overview = lock(&shared.overview).clone();
     answers.json(StatusCode::OK, overview).await
 }
 

@@ -2,6 +2,7 @@
 //! when they change, so that certificates are renewed and tokens revoked while the broker runs.
 
 use super::config::Tcp;
+use crate::locked::lock;
 use keeptime_credentials::certificate::Validity;
 use keeptime_credentials::dates;
 use keeptime_credentials::files::FileError;
@@ -14,7 +15,7 @@ use keeptime_model::errors::chain;
 use keeptime_model::units::{Nanos, WallTime};
 use std::error::Error;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::signal::unix::Signal;
@@ -160,7 +161,7 @@ impl Shown {
 
     /// The token that came with the last request.
     pub fn set_token(&self, id: TokenId) {
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(id);
+        *lock(&self.token) = Some(id);
     }
 
     fn check(
@@ -175,7 +176,7 @@ impl Shown {
             Some(Err(untrusted)) => return Err(untrusted.into()),
             Some(Ok(_)) | None => {}
         }
-        let token = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let token = lock(&self.token).clone();
         if let Some(id) = token {
             tokens.bearer(&id, now)?;
         }
