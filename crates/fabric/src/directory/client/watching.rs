@@ -60,9 +60,11 @@ impl Watch {
     pub fn next_until(&self, deadline: Instant) -> Option<Event> {
         let mut state = self.shared.lock();
         loop {
-            let subscription = state.subscriptions.of_mut(self.subscription)?;
-            let events = subscription.watchers.of(self.watcher)?;
-            if let Some(event) = events.pop_front() {
+            // It is waited also where a later server has refused the question: who asks again at once would do so
+            // all the while.
+            let subscription = state.subscriptions.of_mut(self.subscription);
+            let events = subscription.and_then(|found| found.watchers.of(self.watcher));
+            if let Some(event) = events.and_then(VecDeque::pop_front) {
                 return Some(event);
             }
             let time = deadline.saturating_duration_since(Instant::now());
