@@ -62,6 +62,14 @@ pub enum BalancerError {
         #[source]
         source: std::io::Error,
     },
+    /// It was asked, and has not answered yet.
+    #[error("{balancer} has not answered for {seconds} s")]
+    Silent {
+        /// Which.
+        balancer: String,
+        /// Since it was asked.
+        seconds: u64,
+    },
     /// It has ended, and with it all that it worked on.
     #[error("{balancer} does not run")]
     Ended {

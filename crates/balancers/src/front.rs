@@ -1,24 +1,23 @@
 //! All balancers in front of one site: what each node is to get, told to all of them, and told again
 //! to one that forgot.
 
+use crate::asking::{Asked, Wanted};
 use crate::balancer::{Balancer, BalancerError};
-use crate::traffic::{Change, Difference, Observed, Traffic, diff};
+use crate::traffic::{Change, Observed, Traffic};
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// No balancer takes longer for a look.
+const LONG: Duration = Duration::from_secs(60);
 
 /// A site's balancers and what is wanted of them.
 #[derive(Debug)]
 pub struct Front {
     balancers: Vec<Asked>,
-    wanted: BTreeMap<Name, Traffic>,
-}
-
-#[derive(Debug)]
-struct Asked {
-    balancer: Box<dyn Balancer>,
-    /// Nodes that it had no server for when it answered last.
-    lacking: Vec<Name>,
+    wanted: Wanted,
 }
 
 /// One balancer, as it was found and left.
@@ -35,6 +34,11 @@ pub struct Sight {
 }
 
 impl Sight {
+    /// Whether it was asked, and has not answered yet.
+    pub fn is_silent(&self) -> bool {
+        matches!(self.observed, Err(BalancerError::Silent { .. }))
+    }
+
     /// Why it could not be asked or told. One that has ended has nothing in flight, and is told everything when it is back.
     pub fn failure(&self) -> Option<String> {
         match &self.observed {
@@ -47,13 +51,15 @@ impl Sight {
 impl Front {
     /// These balancers; nothing is wanted of them yet.
     pub fn new(balancers: Vec<Box<dyn Balancer>>) -> Self {
-        let asked = |balancer| Asked { balancer, lacking: Vec::new() };
-        Self { balancers: balancers.into_iter().map(asked).collect(), wanted: BTreeMap::new() }
+        let balancers = balancers.into_iter().map(Asked::new).collect();
+        Self { balancers, wanted: Wanted::default() }
     }
 
-    /// What `server` is to get from the next [`Self::reconcile`] on.
+    /// What `server` is to get from the next [`Self::ask`] on.
     pub fn want(&mut self, server: &Name, traffic: Traffic) {
-        self.wanted.insert(server.clone(), traffic);
+        if self.wanted.get(server) != Some(&traffic) {
+            Arc::make_mut(&mut self.wanted).insert(server.clone(), traffic);
+        }
     }
 
     /// What is wanted.
@@ -61,61 +67,34 @@ impl Front {
         &self.wanted
     }
 
-    /// Asks every balancer and tells it what differs. One that fails leaves the others alone.
-    /// Blocks for as long as the slowest of them takes.
+    /// Asks every balancer and tells it what differs. One that fails leaves the others alone, and one that is slow is asked by a
+    /// thread of its own: this blocks for long once, when one begins to hang. Where the caller `is_late`, all are, and it does
+    /// not block.
+    pub fn ask(&mut self, is_late: bool) {
+        let Self { balancers, wanted } = self;
+        balancers.iter_mut().for_each(|asked| asked.ask(wanted, is_late));
+    }
+
+    /// What was heard of every balancer since [`Self::ask`]. Of those that have not answered by `until`,
+    /// [`BalancerError::Silent`].
+    pub fn sights(&mut self, until: Instant) -> Vec<Sight> {
+        let Self { balancers, wanted } = self;
+        let sight = |asked: &mut Asked| {
+            asked.sight(wanted, until.saturating_duration_since(Instant::now()))
+        };
+        balancers.iter_mut().map(sight).collect()
+    }
+
+    /// Asks, and waits for all answers. Blocks for as long as the slowest of them takes.
     pub fn reconcile(&mut self) -> Vec<Sight> {
-        self.balancers.iter_mut().map(|asked| asked.sight(&self.wanted)).collect()
+        self.ask(false);
+        self.sights(Instant::now() + LONG)
     }
 
     /// Has every balancer end what it has in flight on `server`, which is to be off; what came of it, in the order of
-    /// [`Self::reconcile`]'s sights. Blocks as that does.
+    /// [`Self::sights`]. Blocks for as long as all of them take.
     pub fn end(&mut self, server: &Name) -> Vec<Result<(), BalancerError>> {
-        self.balancers.iter_mut().map(|asked| asked.balancer.end(server)).collect()
-    }
-}
-
-impl Asked {
-    fn sight(&mut self, wanted: &BTreeMap<Name, Traffic>) -> Sight {
-        let mut told = Vec::new();
-        let observed = self.settle(wanted, &mut told);
-        let (balancer, lacking) = (self.balancer.name().into(), self.lacking.clone());
-        Sight { balancer, told, lacking, observed }
-    }
-
-    fn settle(
-        &mut self,
-        wanted: &BTreeMap<Name, Traffic>,
-        told: &mut Vec<Change>,
-    ) -> Result<Observed, BalancerError> {
-        let observed = self.balancer.observe()?;
-        let Difference { changes, lacking } = diff(wanted, &observed);
-        self.lacking = lacking;
-        // One that lacks a node since its configuration was changed needs to be told of the others all the more.
-        if !changes.is_empty() {
-            self.balancer.tell(&changes)?;
-            *told = changes;
-        }
-        let is_on = |node: &&Name| matches!(wanted.get(*node), Some(Traffic::On(_)));
-        if let Some(node) = self.lacking.iter().find(is_on) {
-            let there = observed.servers.keys().map(Name::as_str).collect::<Vec<_>>().join(", ");
-            return Err(BalancerError::UnknownServer {
-                balancer: self.balancer.name().into(),
-                server: node.to_string(),
-                there,
-            });
-        }
-        if told.is_empty() {
-            return Ok(observed);
-        }
-        let observed = self.balancer.observe()?;
-        match diff(wanted, &observed).changes.first() {
-            None => Ok(observed),
-            Some(change) => Err(BalancerError::Unexpected {
-                balancer: self.balancer.name().into(),
-                command: format!("{} {}", change.server, change.traffic),
-                problem: "it took the change and did not make it".into(),
-            }),
-        }
+        self.balancers.iter_mut().map(|asked| asked.end(server)).collect()
     }
 }
 

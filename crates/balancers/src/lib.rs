@@ -4,7 +4,7 @@
 //! * [`traffic`]: what a node gets of a site: nothing, no new requests, or its share;
 //! * [`balancer`]: the trait that all balancers have in common, and what can go wrong;
 //! * [`haproxy`], [`nginx`], [`apache`]: real, unmodified ones;
-//! * [`front`]: all balancers of a site: told what is wanted, and told again when one forgets;
+//! * [`front`]: all balancers of a site: told what is wanted, and told again when one forgets; [`asking`]: by whom each is asked;
 //! * [`transfer`]: a node that leaves a site for another, without a lost request.
 //!
 //! Every pool node stands in the configuration of every balancer that may use it (for nginx: in the
@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod apache;
+pub mod asking;
 pub mod balancer;
 pub mod front;
 pub mod haproxy;

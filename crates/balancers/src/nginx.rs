@@ -22,7 +22,7 @@ use std::io::{Error, ErrorKind};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,11 @@ const PAUSE_MOST: Duration = RELOAD_WITHIN;
 
 /// Masters whose last reload was not seen to succeed, whichever of their upstreams it was for.
 static PAUSES: Mutex<BTreeMap<Process, Pause>> = Mutex::new(BTreeMap::new());
+/// Whose turn it is to have a master reload. One reload at a time: the new workers of one would be taken for those of another,
+/// which may have read that one's file as it was before.
+static TURNS: Mutex<BTreeMap<Process, Turn>> = Mutex::new(BTreeMap::new());
+
+type Turn = Arc<Mutex<()>>;
 
 /// One upstream of one nginx.
 #[derive(Debug)]
@@ -149,9 +154,15 @@ impl Nginx {
         }
     }
 
-    /// Makes the master read its configuration, and waits for workers that have.
+    /// Makes the master read its configuration, and waits for workers that have: for no longer than [`RELOAD_WITHIN`], and than
+    /// others before it take.
     fn reload(&mut self) -> Result<(), BalancerError> {
-        let (master, began) = (self.running()?, Instant::now());
+        let master = self.running()?;
+        let turn = turn_of(master);
+        let _turn = locked(&turn);
+        // The one before may have been the first that did not succeed.
+        self.may_reload()?;
+        let began = Instant::now();
         let outcome = self.reload_by(master, began + RELOAD_WITHIN);
         let mut pauses = pauses();
         // Those that have ended are not asked any more.
@@ -327,7 +338,18 @@ impl Balancer for Nginx {
 }
 
 fn pauses() -> MutexGuard<'static, BTreeMap<Process, Pause>> {
-    PAUSES.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&PAUSES)
+}
+
+fn turn_of(master: Process) -> Turn {
+    let mut turns = locked(&TURNS);
+    turns.retain(|master, _| master.runs());
+    Arc::clone(turns.entry(master).or_default())
+}
+
+/// What is behind it is whole, whatever happened to who had it.
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How long the pause is after a reload that took so long, if the one before it lasted for `before`.

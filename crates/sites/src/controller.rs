@@ -1,8 +1,8 @@
 //! The loop's body: asks balancers and the record, lets the steering decide, carries out.
 //!
-//! Balancers are asked one after the other, once in a pass, and each blocks for two seconds at most when it does not
-//! answer (nginx for ten, now and then, when it does not reload): one that hangs makes all sites slow to move, and none
-//! lose anything.
+//! Balancers are asked one after the other, once in a pass. One that does not answer blocks for two seconds at most (nginx for
+//! ten, now and then, when it does not reload), once: then a thread asks it, and nobody else waits
+//! ([`keeptime_balancers::asking`]).
 
 use crate::cpu::Counters;
 use crate::fronts;
@@ -11,6 +11,8 @@ use crate::meter::{Heard, Meter, NodeLoad};
 use crate::overview::{LoadView, NodeView, Overview, SiteView};
 use crate::record::{NodeStanding, Record, Standing};
 use crate::steering::{Hindrances, Steering};
+use keeptime_balancers::asking::SLOW;
+use keeptime_balancers::balancer::BalancerError;
 use keeptime_balancers::front::{Front, Sight};
 use keeptime_balancers::traffic::Weight;
 use keeptime_balancers::transfer::Transfer;
@@ -21,7 +23,7 @@ use keeptime_model::site::{HostedSite, SiteSpec};
 use keeptime_model::units::{Nanos, WallTime};
 use keeptime_pools::load::Loads;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Loads are looked at this often: a burst is seen well within a fifth of a second, and each look costs
 /// a balancer a few milliseconds.
@@ -31,6 +33,8 @@ const BUSY: Duration = Duration::from_millis(5);
 const QUIET: Duration = Duration::from_millis(25);
 /// Without sites there is nothing to do but to wait for one.
 const IDLE: Duration = Duration::from_millis(250);
+/// A pass waits so long for threads that it has balancers asked by: those that are well answer within it.
+const AT_ONCE: Duration = Duration::from_millis(20);
 /// A node that drains serves again when some of its balancers could not be told, or asked, for so long: longer than one needs
 /// to start again, and not much longer than a site should lack a node that serves nobody. One look takes longer now and then.
 const HELD_UP_MOST: Nanos = Nanos::from_secs(5);
@@ -191,7 +195,7 @@ impl<R: Record> Controller<R> {
     /// Tells balancers what is recorded, and which nodes are to leave, and hears what they do: each is asked once, and told of
     /// all nodes together, since every change may be a reload.
     fn tell(&mut self, whose: Whose) -> BTreeMap<Name, Vec<Sight>> {
-        let mut sights = BTreeMap::new();
+        let (mut asked, began) = (Vec::new(), Instant::now());
         for (name, (_, front)) in &mut self.fronts {
             let mut drains = self.drains.values().filter(|drain| drain.site == *name).peekable();
             match whose {
@@ -204,9 +208,11 @@ impl<R: Record> Controller<R> {
                 Whose::SitesThatDrain => {}
             }
             drains.for_each(|drain| drain.transfer.want(front));
-            sights.insert(name.clone(), front.reconcile());
+            front.ask(began.elapsed() > SLOW);
+            asked.push((name, front));
         }
-        sights
+        let until = Instant::now() + AT_ONCE;
+        asked.into_iter().map(|(name, front)| (name.clone(), front.sights(until))).collect()
     }
 
     fn decide(&mut self, now: Nanos, sights: &BTreeMap<Name, Vec<Sight>>) {
@@ -345,9 +351,16 @@ impl Drain {
         if self.transfer.is_told() {
             self.since = self.since.or(Some(now));
         }
-        let failures: Vec<_> = sights.iter().filter_map(Sight::failure).collect();
+        // Who has not answered yet has neither failed nor not.
+        let heard = sights.iter().filter(|sight| !sight.is_silent());
+        let is_heard = heard.clone().count() == sights.len();
+        let failures: Vec<_> = heard.clone().filter_map(Sight::failure).collect();
         let (first, looks) = self.failing.unwrap_or((now, 0));
-        self.failing = (!failures.is_empty()).then_some((first, looks.saturating_add(1)));
+        if !failures.is_empty() {
+            self.failing = Some((first, looks.saturating_add(1)));
+        } else if is_heard {
+            self.failing = None;
+        }
         let is_held_up = self.failing.is_some_and(|(first, looks)| {
             looks >= HELD_UP_LOOKS && now.saturating_sub(first) >= HELD_UP_MOST
         });
@@ -390,7 +403,11 @@ fn hindrances(
 
 /// What is wrong with a balancer, if something is: why it fails, and which nodes it lacks.
 fn problems(sight: &Sight) -> impl Iterator<Item = String> {
-    let failure = sight.observed.as_ref().err().map(|error| chain(error));
+    // Who was asked a moment ago is about to answer.
+    let is_open =
+        |error: &&BalancerError| matches!(error, BalancerError::Silent { seconds: 0, .. });
+    let failure = sight.observed.as_ref().err().filter(|error| !is_open(error));
+    let failure = failure.map(|error| chain(error));
     let names: Vec<_> = sight.lacking.iter().map(Name::as_str).collect();
     let (balancer, lacking) = (&sight.balancer, names.join(", "));
     let lacks = || format!("{balancer} has no server for {lacking}: the site does not get them");
@@ -411,7 +428,6 @@ fn node_view((node, known): (&NodeStanding, &NodeLoad)) -> NodeView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keeptime_balancers::balancer::BalancerError;
     use keeptime_balancers::traffic::Observed;
 
     fn name(text: &str) -> Name {
@@ -443,6 +459,40 @@ mod tests {
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told[1].starts_with("haproxy has no server for n2, n5"), "{told:?}");
         assert_eq!(problems(&sights[&name("blog")][0]).count(), 0);
+    }
+
+    /// Of a balancer that a thread asks.
+    fn silent(seconds: u64) -> Sight {
+        let observed = Err(BalancerError::Silent { balancer: "haproxy".into(), seconds });
+        Sight { observed, ..sight(false, &[]) }
+    }
+
+    // Goal: a balancer that has not answered gives no node, and people are told of one that takes long.
+    #[test]
+    fn who_has_not_answered_gives_no_node_and_is_told_of_after_a_second() {
+        for (seconds, told) in [(0, 0), (1, 1)] {
+            assert_eq!(problems(&silent(seconds)).count(), told);
+            let sights = BTreeMap::from([(name("blog"), vec![silent(seconds)])]);
+            let hindrances = hindrances(&sights, &BTreeMap::new());
+            assert_eq!(hindrances.failing, BTreeSet::from([name("blog")]));
+        }
+    }
+
+    // Goal: an nginx that takes long to reload does not have a drain given up that it may end. Method: looks at these seconds.
+    #[test]
+    fn who_has_not_answered_has_not_failed() {
+        let mut drain = Drain::new(&name("n1"), &name("blog"));
+        let mut front = Front::new(vec![]);
+        let mut is_held_up = |seconds, sight| {
+            let now = Nanos::from_secs(seconds);
+            matches!(drain.look(now, None, &mut front, &[sight]), Drained::HeldUp(_))
+        };
+        assert!((0..9).all(|second| !is_held_up(second, silent(second))));
+        // Nor does that end what has failed.
+        for (second, fails) in [(10, true), (12, true), (15, true)] {
+            assert_eq!(is_held_up(second, sight(fails, &[])), second == 15);
+            assert!(second == 15 || !is_held_up(second + 1, silent(0)));
+        }
     }
 
     // Goal: a drain is given up when balancers have failed for a while, and not since one look did. Method: looks at these

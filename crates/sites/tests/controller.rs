@@ -10,7 +10,7 @@ mod memory;
 use balancers::{
     A_FIFTIETH, HaProxyDaemon, Load, Node, assert_none_lost, haproxy, posts, wait_until,
 };
-use keeptime_balancers::balancer::Balancer;
+use keeptime_balancers::balancer::{ANSWER_WITHIN, Balancer};
 use keeptime_balancers::traffic::{Traffic, Weight};
 use keeptime_model::name::Name;
 use keeptime_model::node_load::NodeCounters;
@@ -24,6 +24,7 @@ use memory::Memory;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
+use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -146,7 +147,12 @@ impl World {
     }
 
     /// Passes until something holds.
-    fn until(&self, what: &str, controller: &mut Controller<Memory>, holds: impl Fn() -> bool) {
+    fn until(
+        &self,
+        what: &str,
+        controller: &mut Controller<Memory>,
+        mut holds: impl FnMut() -> bool,
+    ) {
         wait_until(what, || {
             self.pass(controller);
             holds()
@@ -399,6 +405,36 @@ fn a_site_with_a_balancer_that_fails_gives_no_node() {
     assert!(problems.contains("cannot be reached"), "{problems}");
     describe(there);
     world.until("the shop has three", &mut controller, || world.count("shop") == 3);
+    world.end(&mut controller, [flood]);
+}
+
+// Goal: a balancer that hangs keeps its own site from being looked after, and no other. Method: a second balancer of the blog that
+// takes connections and never answers; the shop is looked at, and is given a spare.
+#[test]
+fn a_balancer_that_hangs_keeps_no_other_site_waiting() {
+    let world = World::new(3, A_FIFTIETH);
+    world.record.0.lock().unwrap().standing.nodes[2].site = None;
+    let mut controller = world.settled();
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("socket");
+    let _silent = UnixListener::bind(&socket).unwrap();
+    let hangs = BalancerPlace::HaProxy { socket, backend: "blog".into() };
+    world.record.0.lock().unwrap().standing.sites[0].spec.balancers.push(hangs);
+    world.pass(&mut controller);
+    let flood = Load::start(&world.haproxy.sites[..1], 112.0);
+    let (began, mut passes) = (Instant::now(), 0);
+    world.until("the shop has two", &mut controller, || {
+        passes += 1;
+        world.count("shop") == 2
+    });
+    world.until("it was asked again and again", &mut controller, || {
+        passes += 1;
+        began.elapsed() > 3 * ANSWER_WITHIN
+    });
+    assert!(passes > 30, "{passes} in {:?}", began.elapsed());
+    let sites = &controller.overview().sites;
+    assert!(sites[0].load.is_none() && sites[1].load.is_some(), "{sites:?}");
+    assert!(sites[0].problems.len() <= 1, "the other answers: {sites:?}");
     world.end(&mut controller, [flood]);
 }
 
