@@ -53,6 +53,13 @@ pub struct Pool {
     sites: Vec<Site>,
 }
 
+/// What a node is worth to each site, in the order of [`Pool::sites`]; less is of less use.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Worths {
+    total: u64,
+    each: Vec<Weight>,
+}
+
 impl Pool {
     /// `nodes`, each of one of `kinds`, shared by `sites`.
     ///
@@ -142,32 +149,45 @@ impl Pool {
         self.weight(site, self.kind(node))
     }
 
-    /// The same while sites cannot use some nodes: these are of kinds of their own, by who cannot, beside the [`KINDS_MAX`].
+    /// The same while sites cannot use some nodes. Kinds are then what nodes are worth: one for all that are worth the
+    /// same to every site, whatever they were before, from the one that is of least use; so there may be more than
+    /// [`KINDS_MAX`]. Of kinds that are worth the same to a site it is to take the first, and leave the others to others.
+    ///
     /// Whether all hard guarantees can be kept so is not asked: a pool that exists can keep them when that is over.
-    /// O(nodes + sites that are named).
+    /// O(nodes * (sites + log nodes)).
     ///
     /// # Panics
-    /// If a node is not of this pool.
+    /// If a node or a site is not of this pool.
     #[must_use]
     pub fn without(&self, unfit: &BTreeMap<NodeIndex, BTreeSet<SiteIndex>>) -> Self {
-        let mut pool = self.clone();
-        let mut kinds = BTreeMap::new();
-        for (node, sites) in unfit {
-            let kind = self.kind(*node);
-            let own = kinds.entry((kind, sites)).or_insert_with(|| pool.add_kind(kind, sites));
-            pool.nodes[node.0 as usize] = *own;
+        let known = |node: &NodeIndex| (node.0 as usize) < self.nodes.len();
+        assert!(unfit.keys().all(known), "nodes of the pool");
+        let mut alike = BTreeMap::<Worths, Vec<NodeIndex>>::new();
+        for node in self.node_indices() {
+            let worths = self.worths(node, unfit.get(&node));
+            alike.entry(worths).or_default().push(node);
+        }
+        let kinds = alike.values().map(|nodes| self.kinds[self.kind(nodes[0]).0 as usize].clone());
+        let mut pool = Self { kinds: kinds.collect(), ..self.clone() };
+        pool.sites.iter_mut().for_each(|site| site.weights.clear());
+        for (kind, (worths, nodes)) in (0..).map(KindIndex).zip(alike) {
+            for (site, worth) in pool.sites.iter_mut().zip(worths.each) {
+                site.weights.push(worth);
+            }
+            for node in nodes {
+                pool.nodes[node.0 as usize] = kind;
+            }
         }
         pool
     }
 
-    /// One more kind of node, as `kind` is, but of no use to these sites.
-    fn add_kind(&mut self, kind: KindIndex, unfit: &BTreeSet<SiteIndex>) -> KindIndex {
-        self.kinds.push(self.kinds[kind.0 as usize].clone());
-        for (site, at) in self.sites.iter_mut().zip((0..).map(SiteIndex)) {
-            let weight = site.weights[kind.0 as usize];
-            site.weights.push(if unfit.contains(&at) { Weight::NONE } else { weight });
+    /// What `node` is worth while some sites cannot use it.
+    fn worths(&self, node: NodeIndex, unfit: Option<&BTreeSet<SiteIndex>>) -> Worths {
+        let mut each: Vec<_> = self.site_indices().map(|site| self.worth(site, node)).collect();
+        for site in unfit.into_iter().flatten() {
+            each[site.0 as usize] = Weight::NONE;
         }
-        KindIndex(self.kinds.len() as u32 - 1)
+        Worths { total: each.iter().map(|weight| u64::from(weight.0)).sum(), each }
     }
 
     /// Gives every site its hard guarantee from nodes that can serve it, one node after the other,
@@ -335,7 +355,23 @@ mod tests {
         let worth = |site| [0, 1, 2, 3].map(|node| less.worth(site, NodeIndex(node)).thousandths());
         assert_eq!((worth(shop), worth(blog)), ([1_000, 0, 0, 0], [1_000, 1_000, 1_000, 0]));
         assert_eq!(less.kind(NodeIndex(1)), less.kind(NodeIndex(2)), "no more kinds than it takes");
-        assert_eq!(pool.without(&BTreeMap::new()), pool);
+        let all = pool.without(&BTreeMap::new());
+        let worth = |pool: &Pool, node| [shop, blog].map(|site| pool.worth(site, node));
+        assert!(pool.node_indices().all(|node| worth(&all, node) == worth(&pool, node)));
+    }
+
+    #[test]
+    fn while_sites_cannot_use_some_nodes_kinds_are_what_nodes_are_worth_from_the_least() {
+        let sites = vec![site("shop", 1, &[1_000, 500]), site("blog", 1, &[1_000, 1_000])];
+        let pool = pool(&[0, 1, 0, 1, 1], sites).unwrap();
+        let unfit = [(0, 0), (1, 0), (4, 1)];
+        let unfit = unfit.map(|(node, site)| (NodeIndex(node), BTreeSet::from([SiteIndex(site)])));
+        let less = pool.without(&BTreeMap::from(unfit));
+        // A small and a large one that only the blog can use are alike; the last is of less use than any.
+        assert_eq!(less.nodes(), [1, 1, 3, 2, 0].map(KindIndex));
+        assert_eq!(less.kinds().len(), 4);
+        assert!(less.sites().iter().all(|site| site.weights.len() == 4), "{less:?}");
+        assert_eq!(less.without(&BTreeMap::new()), less);
     }
 
     #[test]

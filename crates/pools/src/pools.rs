@@ -55,7 +55,8 @@ impl Pools {
         };
         assert!(places.iter().all(known), "places name sites of the pool");
         let holdings = Holdings::new(places);
-        let (able, unfit) = (pool.clone(), BTreeMap::new());
+        let unfit = BTreeMap::new();
+        let able = pool.without(&unfit);
         Self { pool, unfit, able, holdings, policy, plans: BTreeMap::new(), next: 0 }
     }
 
@@ -97,10 +98,11 @@ impl Pools {
     }
 
     /// From now on no plan gives a site a node that is `unfit` for it, and any other as the pool says. What it has counts as
-    /// nothing where it is unfit for that. Plans that are under way go on. O(nodes) where that is another than before.
+    /// nothing where it is unfit for that. Plans that are under way go on. As long as [`Pool::without`] where that is another
+    /// than before.
     ///
     /// # Panics
-    /// If a node is not of this pool.
+    /// If a node or a site is not of this pool.
     pub fn fit(&mut self, unfit: BTreeMap<NodeIndex, BTreeSet<SiteIndex>>) {
         if self.unfit != unfit {
             self.able = self.pool.without(&unfit);

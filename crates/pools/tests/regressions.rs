@@ -300,6 +300,60 @@ fn a_chain_whose_next_node_is_barred_meanwhile_stops_there() {
     assert_eq!(pools.holdings().reservation(NodeIndex(3)), None);
 }
 
+/// Sites with one node each, which is all that they need, but for the first, which needs one more.
+fn one_lacks_a_node(nodes: &[usize], places: &[Option<u32>], weights: &[&[u32]]) -> Pools {
+    let guarantee = Guarantee { hard: 1, soft: 2, max: 2 };
+    let sites = weights.iter().enumerate().map(|(at, weights)| site(at, guarantee, 1, weights));
+    let pool = pool(nodes, sites.collect());
+    let place = |site: &Option<u32>| site.map_or(Place::Spare, |at| Place::Serving(SiteIndex(at)));
+    let needs = (0..weights.len()).map(|at| need(if at == 0 { 2 } else { 1 })).collect();
+    Pools::new(pool, places.iter().map(place).collect(), Box::new(Fixed::new(needs)))
+}
+
+/// The nodes that are to move, in the end.
+fn planned(pools: &mut Pools) -> Vec<u32> {
+    let loads = busy(pools.pool());
+    pools.decide(at(0), &loads);
+    let nodes = pools.holdings().nodes().map(|(node, _)| node);
+    let planned = nodes.filter(|node| pools.holdings().reservation(*node).is_some());
+    planned.map(|node| node.0).collect()
+}
+
+#[test]
+fn of_nodes_that_are_as_good_for_it_a_site_takes_the_one_that_is_of_least_use_to_others() {
+    // Of the spares 2 and 3 the second site can use the first only.
+    let places = [Some(0), Some(1), None, None];
+    let mut pools = one_lacks_a_node(&[3, 1], &places, &[&[1_000, 1_000], &[1_000, 0]]);
+    assert_eq!(planned(&mut pools), [3]);
+}
+
+#[test]
+fn a_site_on_the_way_takes_the_least_that_is_enough() {
+    // The first site can use what the second one has, and neither of the spares 2 and 3.
+    let places = [Some(0), Some(1), None, None, Some(2)];
+    let weights: [&[u32]; 3] = [&[1_000, 0, 0], &[1_000, 2_000, 1_000], &[0, 0, 1_500]];
+    let mut pools = one_lacks_a_node(&[2, 1, 2], &places, &weights);
+    assert_eq!(planned(&mut pools), [1, 3], "not 2, which is worth twice as much to the second");
+}
+
+#[test]
+fn a_longer_chain_that_gains_a_little_more_is_not_worth_another_drain() {
+    // The first site can use the nodes of the second, which can use the spare, 4, and better that of the third,
+    // which can use the fourth one's only.
+    let places = [Some(0), Some(1), Some(2), Some(3), None];
+    let planned_if_worth = |worth| {
+        let weights: [&[u32]; 4] = [
+            &[1_000, worth, 0, 0],
+            &[1_000, 0, 0, 1_000],
+            &[0, 1_000, 1_000, 0],
+            &[0, 0, 1_000, 1_000],
+        ];
+        planned(&mut one_lacks_a_node(&[2, 1, 1, 1], &places, &weights))
+    };
+    assert_eq!(planned_if_worth(1_900), [1, 4]);
+    assert_eq!(planned_if_worth(2_000), [2, 3, 4], "twice as much is");
+}
+
 #[test]
 fn a_node_that_died_in_a_move_is_replaced_and_comes_back_as_a_spare() {
     let guarantee = Guarantee { hard: 2, soft: 3, max: 4 };

@@ -59,8 +59,8 @@ pub(super) struct Source {
 
 /// Plans for all sites that need nodes and can have them.
 ///
-/// Cost: `O(sites * kinds)` for each node that moves, and `O(sites * kinds^2)` for each search of a
-/// chain, which has at most [`CHAIN_MAX`](super::CHAIN_MAX) moves.
+/// Cost for each node that moves: `O(sites * log sites)`, and of the pairs of a site and a kind that it has only those
+/// that can be the best; for a search of a chain, `O(pairs * kinds)` at most.
 pub fn allocate(
     view: &View<'_>,
     needs: &[Need],
@@ -90,39 +90,71 @@ pub fn allocate(
     }
 }
 
-/// The source that costs least; a chain where there is no direct one, where it costs nobody anything
-/// and the direct one does, or where it brings a node that is worth twice as much.
+/// The source that costs least, by one move if there is one, or by a [`chain`] where that is worth while.
 fn find(draft: &Draft<'_>, claim: &Claim, reversals: &Reversals) -> Option<Source> {
     let direct = direct(draft, claim, reversals);
     if draft.is_indifferent(claim.site) {
         return direct;
     }
-    let Some(direct) = direct else { return chain(draft, claim, reversals, Loss::Soft) };
-    let is_free = |source: &Source| source.loss <= Loss::Idle;
-    let is_better = |gain: u32| gain >= direct.gain.saturating_mul(2);
-    let most = match is_better(draft.best_worth(claim.site)) {
-        true => direct.loss,
-        false if is_free(&direct) => return Some(direct),
-        false => Loss::Idle,
-    };
-    let chain = chain(draft, claim, reversals, most)
-        .filter(|chain| is_better(chain.gain) || (is_free(chain) && !is_free(&direct)));
-    Some(chain.unwrap_or(direct))
+    chain(draft, claim, reversals, direct)
 }
 
-fn direct(draft: &Draft<'_>, claim: &Claim, reversals: &Reversals) -> Option<Source> {
-    let candidates = draft.givers().filter(|giver| *giver != Some(claim.site)).flat_map(|giver| {
-        let reverses = reversals.is_reversal(draft.view.now, giver, claim.site);
-        let (priority, surplus) = (draft.priority(giver), Reverse(draft.surplus(giver)));
-        draft.kinds().filter_map(move |kind| {
-            let (loss, gain) = (draft.loss(giver, kind)?, draft.worth(claim.site, kind));
-            let may = gain > 0
-                && draft.permits(claim, giver, loss)
-                && (!reverses || draft.may_reverse(claim, giver, loss, reversals));
-            may.then_some(((loss, priority, reverses, Reverse(gain), surplus, giver), kind))
+/// A node that may be had by one move. The least is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    loss: Loss,
+    priority: u32,
+    reverses: bool,
+    gain: Reverse<u32>,
+    surplus: Reverse<u32>,
+    giver: Option<SiteIndex>,
+}
+
+impl Candidate {
+    /// No node of `giver` is less; nothing if it has none to give.
+    fn least(
+        draft: &Draft<'_>,
+        claim: &Claim,
+        reversals: &Reversals,
+        giver: Option<SiteIndex>,
+    ) -> Option<Self> {
+        Some(Self {
+            loss: draft.least_loss(giver)?,
+            priority: draft.priority(giver),
+            reverses: reversals.is_reversal(draft.view.now, giver, claim.site),
+            gain: Reverse(draft.best_worth(claim.site)),
+            surplus: Reverse(draft.surplus(giver)),
+            giver,
         })
-    });
-    let ((loss, _, _, Reverse(gain), _, giver), kind) = candidates.min()?;
+    }
+}
+
+/// The least node, and of several kinds the one of least use. Givers are looked through from the one that promises the
+/// least, until none can have less than what was found.
+pub(super) fn direct(draft: &Draft<'_>, claim: &Claim, reversals: &Reversals) -> Option<Source> {
+    // Who may not cause a loss may not cause a greater one.
+    let may = |candidate: &Candidate| {
+        let Candidate { loss, reverses, giver, .. } = *candidate;
+        draft.permits(claim, giver, loss)
+            && (!reverses || draft.may_reverse(claim, giver, loss, reversals))
+    };
+    let givers = draft.givers().filter(|giver| *giver != Some(claim.site));
+    let promises = givers.filter_map(|giver| Candidate::least(draft, claim, reversals, giver));
+    let mut promises: Vec<_> = promises.filter(may).collect();
+    promises.sort_unstable();
+    let mut best: Option<(Candidate, KindIndex)> = None;
+    for promise in promises {
+        if best.is_some_and(|(best, _)| best <= promise) {
+            break;
+        }
+        let nodes = draft.kinds(promise.giver).filter_map(|kind| {
+            let gain = draft.worth(claim.site, kind);
+            let loss = draft.loss(promise.giver, kind).filter(|_| gain > 0)?;
+            Some((Candidate { loss, gain: Reverse(gain), ..promise }, kind))
+        });
+        best = best.into_iter().chain(nodes.filter(|(candidate, _)| may(candidate))).min();
+    }
+    let (Candidate { loss, gain: Reverse(gain), giver, .. }, kind) = best?;
     Some(Source { loss, gain, links: vec![Link { giver, kind }] })
 }
 

@@ -6,9 +6,11 @@ use super::shortages::{Shortages, is_urgent};
 use crate::holdings::Place;
 use crate::plan::Step;
 use crate::policy::View;
-use crate::pool::{KindIndex, SiteIndex, Weight};
+use crate::pool::{KindIndex, Site, SiteIndex, Weight};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::Nanos;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Who has work for so much of its nodes keeps up, whatever comes by chance. Of 85, 90 and 95, 90 leaves sites
 /// short of nodes for a third of the time that 85 does, and 95 moves half as many nodes again.
@@ -19,10 +21,12 @@ pub(super) struct Draft<'a> {
     pub view: &'a View<'a>,
     pub needs: &'a [Need],
     sites: Vec<Expected>,
+    /// What a node is worth to each site at most.
+    best: Vec<u32>,
     /// Since when each site has been short.
     short_since: Vec<Option<Nanos>>,
-    /// Movable nodes by place (sites in their order, then spares) and kind.
-    stock: Vec<Vec<Vec<NodeIndex>>>,
+    /// Movable nodes by place (sites in their order, then spares) and kind, where there are some.
+    stock: Vec<BTreeMap<KindIndex, Vec<NodeIndex>>>,
 }
 
 /// What a site will have.
@@ -66,13 +70,14 @@ pub(super) enum Loss {
 
 impl<'a> Draft<'a> {
     pub fn new(view: &'a View<'a>, needs: &'a [Need], shortages: &mut Shortages) -> Self {
-        let (sites, kinds) = (view.pool.sites().len(), view.pool.kinds().len());
+        let sites = view.pool.sites().len();
         let mut draft = Self {
             view,
             needs,
             sites: vec![Expected::default(); sites],
+            best: view.pool.sites().iter().map(best_weight).collect(),
             short_since: Vec::with_capacity(sites),
-            stock: vec![vec![Vec::new(); kinds]; sites + 1],
+            stock: vec![BTreeMap::new(); sites + 1],
         };
         for (node, place) in view.holdings.nodes() {
             let reservation = view.holdings.reservation(node);
@@ -86,7 +91,7 @@ impl<'a> Draft<'a> {
             }
         }
         for (node, from) in view.holdings.movable() {
-            draft.stock_mut(from, view.pool.kind(node)).push(node);
+            draft.stock_mut(from).entry(view.pool.kind(node)).or_default().push(node);
         }
         for (site, need) in view.pool.site_indices().zip(needs) {
             let short = need.urgent.saturating_sub(draft.sites[site.0 as usize].capacity);
@@ -100,19 +105,20 @@ impl<'a> Draft<'a> {
         std::iter::once(None).chain(self.view.pool.site_indices().map(Some))
     }
 
-    /// All kinds.
-    pub fn kinds(&self) -> impl Iterator<Item = KindIndex> + use<> {
-        (0..self.view.pool.kinds().len() as u32).map(KindIndex)
+    /// The kinds of which `giver` has nodes that no plan has taken.
+    pub fn kinds(&self, giver: Option<SiteIndex>) -> impl Iterator<Item = KindIndex> + use<'_> {
+        self.stock[self.row(giver)].keys().copied()
+    }
+
+    /// Sites and the kinds of which they have nodes that no plan has taken.
+    pub fn owners(&self) -> impl Iterator<Item = (SiteIndex, KindIndex)> + use<'_> {
+        let sites = self.view.pool.site_indices();
+        sites.flat_map(|site| self.kinds(Some(site)).map(move |kind| (site, kind)))
     }
 
     /// Priority of a giver; spares come before all.
     pub fn priority(&self, giver: Option<SiteIndex>) -> u32 {
         giver.map_or(0, |site| self.view.pool.site(site).priority)
-    }
-
-    /// Whether `giver` has a node of `kind` that no plan has taken.
-    pub fn has(&self, giver: Option<SiteIndex>, kind: KindIndex) -> bool {
-        !self.stock(giver, kind).is_empty()
     }
 
     /// What `site` asks for, if it needs a node.
@@ -158,12 +164,19 @@ impl<'a> Draft<'a> {
         (claim.rank, priority, claim.urgent, least, claim.missing, std::cmp::Reverse(claim.site))
     }
 
-    /// What it would cost `giver` to give a node of `kind`; nothing if it has none, or none beyond
+    /// What it would cost `giver` to give a node of `kind`, one of its [kinds](Self::kinds); nothing if that is within
     /// its hard guarantee.
     pub fn loss(&self, giver: Option<SiteIndex>, kind: KindIndex) -> Option<Loss> {
-        if !self.has(giver, kind) {
-            return None;
-        }
+        self.loss_of(giver, giver.map_or(0, |site| self.worth(site, kind)))
+    }
+
+    /// No node costs `giver` less; nothing if it has none to give.
+    pub fn least_loss(&self, giver: Option<SiteIndex>) -> Option<Loss> {
+        self.kinds(giver).next().and_then(|_| self.loss_of(giver, 0))
+    }
+
+    /// What it would cost `giver` to give a node that is worth so much to it.
+    fn loss_of(&self, giver: Option<SiteIndex>, worth: u32) -> Option<Loss> {
         let Some(site) = giver else { return Some(Loss::Spare) };
         let guarantee = self.view.pool.site(site).guarantee;
         let need = self.needs[site.0 as usize];
@@ -171,7 +184,7 @@ impl<'a> Draft<'a> {
         if staying <= guarantee.hard {
             return None;
         }
-        let rest = capacity.saturating_sub(self.worth(site, kind));
+        let rest = capacity.saturating_sub(worth);
         Some(if rest >= need.held.max(need.now) {
             Loss::Idle
         } else if rest >= need.now {
@@ -246,9 +259,12 @@ impl<'a> Draft<'a> {
             let cold = view.holdings.last_move(node).is_none_or(|last| last.from != Some(to));
             (cold, view.loads.taken(node), node)
         };
-        let stock = self.stock_mut(from, kind);
-        let (at, _) = stock.iter().enumerate().min_by_key(|(_, node)| cost(**node))?;
-        let node = stock.swap_remove(at);
+        let Entry::Occupied(mut stock) = self.stock_mut(from).entry(kind) else { return None };
+        let (at, _) = stock.get().iter().enumerate().min_by_key(|(_, node)| cost(**node))?;
+        let node = stock.get_mut().swap_remove(at);
+        if stock.get().is_empty() {
+            stock.remove();
+        }
         if let Some(site) = from {
             let worth = self.worth(site, kind);
             let giver = &mut self.sites[site.0 as usize];
@@ -265,8 +281,7 @@ impl<'a> Draft<'a> {
 
     /// What the kind of node is worth to `site` that is worth most.
     pub fn best_worth(&self, site: SiteIndex) -> u32 {
-        let weights = self.view.pool.site(site).weights.iter();
-        weights.map(|weight| weight.thousandths()).max().unwrap_or(0)
+        self.best[site.0 as usize]
     }
 
     /// Whether all kinds of node can serve `site` about as well: then no detour is worth while.
@@ -276,18 +291,18 @@ impl<'a> Draft<'a> {
         weights.iter().all(|weight| *weight != Weight::NONE && weight.thousandths() * 2 > best)
     }
 
-    fn stock(&self, place: Option<SiteIndex>, kind: KindIndex) -> &[NodeIndex] {
-        &self.stock[self.row(place)][kind.0 as usize]
-    }
-
-    fn stock_mut(&mut self, place: Option<SiteIndex>, kind: KindIndex) -> &mut Vec<NodeIndex> {
+    fn stock_mut(&mut self, place: Option<SiteIndex>) -> &mut BTreeMap<KindIndex, Vec<NodeIndex>> {
         let row = self.row(place);
-        &mut self.stock[row][kind.0 as usize]
+        &mut self.stock[row]
     }
 
     fn row(&self, place: Option<SiteIndex>) -> usize {
         place.map_or(self.sites.len(), |site| site.0 as usize)
     }
+}
+
+fn best_weight(site: &Site) -> u32 {
+    site.weights.iter().map(|weight| weight.thousandths()).max().unwrap_or(0)
 }
 
 fn serving(place: Place) -> Option<SiteIndex> {

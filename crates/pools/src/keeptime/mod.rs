@@ -17,6 +17,8 @@ pub mod sizing;
 
 mod chain;
 mod draft;
+#[cfg(test)]
+mod naive;
 
 pub use chain::CHAIN_MAX;
 
