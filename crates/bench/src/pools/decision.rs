@@ -17,8 +17,6 @@ use std::collections::{BTreeMap, BTreeSet};
 const NODES: u32 = 1_000;
 const SITES: u32 = 50;
 const KINDS: u32 = 4;
-/// Sites ask for one of so many parts of a node's CPU, up to all of it.
-const PARTS: u32 = 8;
 const LOOK: Nanos = Nanos::from_millis(100);
 /// In milliseconds.
 const LONGEST: f64 = 10.0;
@@ -40,8 +38,9 @@ enum Case {
     Flood,
     /// Every site can use two kinds of four; half of the sites are flooded at once.
     Chains,
-    /// All kinds serve all sites, and jobs have a part of every other node; half of the sites are flooded at once.
-    Jobs,
+    /// All kinds serve all sites, jobs have a part of every other node, and sites ask for one of so many parts of a node's
+    /// CPU, up to all of it; half of the sites are flooded at once.
+    Jobs(u32),
 }
 
 /// Times decisions in turns and adds the figures.
@@ -50,7 +49,8 @@ pub fn measure(rounds: usize, figures: &mut Figures) -> Result<Vec<Raw>> {
         (Case::Calm, "decision, nobody needs a node"),
         (Case::Flood, "decision, 25 of 50 sites flooded"),
         (Case::Chains, "decision, 25 sites flooded, 2 of 4 kinds of use to each"),
-        (Case::Jobs, "decision, 25 sites flooded, jobs on half of the nodes"),
+        (Case::Jobs(8), "decision, 25 sites flooded, jobs on half of the nodes"),
+        (Case::Jobs(SITES), "decision, 25 sites flooded, jobs, each asks for another part"),
     ];
     let mut raws = cases.map(|(_, name)| Raw { name, milliseconds: Vec::new(), moves: Vec::new() });
     for round in 0..rounds {
@@ -107,12 +107,10 @@ fn one(case: Case, seed: u64) -> Result<(f64, usize)> {
 
 /// The sites that ask for more of a node than jobs leave of it.
 fn unfit(case: Case) -> BTreeMap<NodeIndex, BTreeSet<SiteIndex>> {
-    if !matches!(case, Case::Jobs) {
-        return BTreeMap::new();
-    }
+    let Case::Jobs(parts) = case else { return BTreeMap::new() };
     let of_node = |node: u32| {
-        let free = node / KINDS % (2 * PARTS) + 1;
-        let asks_for_more = |site: &u32| site % PARTS + 1 > free;
+        let free = node / KINDS % (2 * parts) + 1;
+        let asks_for_more = |site: &u32| site % parts + 1 > free;
         let sites: BTreeSet<_> = (0..SITES).filter(asks_for_more).map(SiteIndex).collect();
         (!sites.is_empty()).then_some((NodeIndex(node), sites))
     };
