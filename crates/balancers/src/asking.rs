@@ -1,6 +1,6 @@
 //! One balancer, asked where that holds nobody up: by the caller's own thread as long as it answers at once, and by one of its own,
-//! a look at a time, when it was slow the last time, or the caller is late already. So one that hangs is waited for once, and
-//! keeps no other from being asked.
+//! a look at a time, when it was slow the last time (or to change, and something changes), or the caller is late already. So
+//! one that hangs is waited for once, and keeps no other from being asked.
 
 use crate::balancer::{Balancer, BalancerError};
 use crate::front::Sight;
@@ -26,18 +26,24 @@ pub(crate) struct Asked {
     asking: Asking,
     /// Nodes that it had no server for when it answered last.
     lacking: Vec<Name>,
-    /// Whether the last look took long.
+    /// Since when it was asked and has not answered.
+    since: Option<Instant>,
+    /// The last look took long, or has failed since one did.
     is_slow: bool,
+    /// The last change took long.
+    is_slow_to_change: bool,
+    /// By what it was told last.
+    told_by: Wanted,
 }
 
 #[derive(Debug)]
 enum Asking {
     /// Nobody does.
     Nobody(Box<dyn Balancer>),
-    /// The caller has, and has not taken what came of it.
-    Caller(Box<Look>),
     /// A thread does.
     Thread(Away),
+    /// Somebody has.
+    Done(Box<Look>),
     /// While it passes from one to another.
     Passing,
 }
@@ -47,7 +53,6 @@ enum Asking {
 struct Away {
     look: Receiver<Look>,
     thread: JoinHandle<()>,
-    began: Instant,
 }
 
 /// What came of one.
@@ -65,68 +70,103 @@ struct Look {
 
 impl Asked {
     pub fn new(balancer: Box<dyn Balancer>) -> Self {
-        let name = balancer.name().into();
-        Self { name, asking: Asking::Nobody(balancer), lacking: Vec::new(), is_slow: false }
+        Self {
+            name: balancer.name().into(),
+            asking: Asking::Nobody(balancer),
+            lacking: Vec::new(),
+            since: None,
+            is_slow: false,
+            is_slow_to_change: false,
+            told_by: Wanted::default(),
+        }
     }
 
-    /// Tells it what differs from what is `wanted`, and hears what it does, unless it is asked already. By a thread if it is slow,
-    /// or the caller `is_late`.
-    pub fn ask(&mut self, wanted: &Wanted, is_late: bool) {
-        let asking = std::mem::replace(&mut self.asking, Asking::Passing);
-        self.asking = match asking {
-            Asking::Nobody(balancer) if self.is_slow || is_late => {
-                match Away::with(balancer, wanted) {
-                    Ok(away) => Asking::Thread(away),
-                    // There can be no more threads.
-                    Err(balancer) => Asking::Caller(Box::new(Look::of(balancer, wanted))),
-                }
+    /// Tells it what differs from what is `wanted`, and hears what it does, unless it is asked already. By a thread if it is
+    /// slow, or the caller `is_late`; whether it is by one that was begun now.
+    pub fn ask(&mut self, wanted: &Wanted, is_late: bool) -> bool {
+        match std::mem::replace(&mut self.asking, Asking::Passing) {
+            Asking::Nobody(balancer) => {
+                self.since.get_or_insert_with(Instant::now);
+                let is_slow = self.is_slow || self.is_slow_to_change && self.told_by != *wanted;
+                let left = match is_slow || is_late {
+                    true => Away::with(balancer, wanted),
+                    false => Err(balancer),
+                };
+                // There may be no more threads, either.
+                self.asking = left.map_or_else(|own| Look::of(own, wanted).done(), Asking::Thread);
             }
-            Asking::Nobody(balancer) => Asking::Caller(Box::new(Look::of(balancer, wanted))),
-            is_asked => is_asked,
-        };
+            is_asked => {
+                self.asking = is_asked;
+                return false;
+            }
+        }
+        matches!(self.asking, Asking::Thread(_))
     }
 
-    /// What was heard of it, if it was by the end of this time. What was heard by others' wishes than what is `wanted` says nothing:
-    /// it is asked anew.
-    pub fn sight(&mut self, wanted: &Wanted, within: Duration) -> Sight {
-        let asking = std::mem::replace(&mut self.asking, Asking::Passing);
-        let look = match asking {
-            Asking::Caller(look) => *look,
-            Asking::Thread(away) => match away.heard(within) {
-                Ok(look) => look,
-                Err(away) => {
-                    let seconds = away.began.elapsed().as_secs();
-                    self.asking = Asking::Thread(away);
-                    return self.silence(seconds);
-                }
-            },
+    /// Whether a thread asks it.
+    pub fn is_away(&self) -> bool {
+        matches!(self.asking, Asking::Thread(_))
+    }
+
+    /// Whether it has answered since it was asked, if it does by the end of this time.
+    pub fn has_answered(&mut self, within: Duration) -> bool {
+        self.asking = match std::mem::replace(&mut self.asking, Asking::Passing) {
+            Asking::Thread(away) => {
+                away.heard(within).map_or_else(Asking::Thread, |look| look.done())
+            }
+            asking => asking,
+        };
+        matches!(self.asking, Asking::Done(_))
+    }
+
+    /// What it has answered; [`BalancerError::Silent`] if it has not. What was heard by others' wishes than what is `wanted` says
+    /// nothing either: it is to be asked anew.
+    pub fn sight(&mut self, wanted: &Wanted) -> Sight {
+        let look = match std::mem::replace(&mut self.asking, Asking::Passing) {
+            Asking::Done(look) => *look,
             asking => {
                 self.asking = asking;
-                return self.silence(0);
+                return self.silence();
             }
         };
-        let Look { balancer, wanted: before, told, lacking, observed, took } = look;
+        let Look { balancer, wanted: told_by, told, lacking, observed, took } = look;
         self.asking = Asking::Nobody(balancer);
-        self.is_slow = took > SLOW;
-        self.lacking = lacking.unwrap_or_else(|| std::mem::take(&mut self.lacking));
-        if observed.is_ok() && before != *wanted {
-            return self.silence(0);
+        self.is_slow = took > SLOW || self.is_slow && observed.is_err();
+        if !told.is_empty() {
+            self.is_slow_to_change = took > SLOW;
         }
-        Sight { balancer: self.name.clone(), told, lacking: self.lacking.clone(), observed }
+        self.told_by = told_by;
+        self.lacking = lacking.unwrap_or_else(|| std::mem::take(&mut self.lacking));
+        match observed {
+            Err(BalancerError::Silent { .. }) => self.silence(),
+            Ok(_) if self.told_by != *wanted => self.silence(),
+            observed => {
+                if !matches!(observed, Err(BalancerError::Unreachable { .. })) {
+                    self.since = None;
+                }
+                let (balancer, lacking) = (self.name.clone(), self.lacking.clone());
+                Sight { balancer, told, lacking, observed }
+            }
+        }
     }
 
     /// Has it end what it has in flight on `server`.
     pub fn end(&mut self, server: &Name) -> Result<(), BalancerError> {
         match &mut self.asking {
             Asking::Nobody(balancer) => balancer.end(server),
-            _ => Err(BalancerError::Silent { balancer: self.name.clone(), seconds: 0 }),
+            _ => Err(self.silent()),
         }
     }
 
-    fn silence(&self, seconds: u64) -> Sight {
-        let observed = Err(BalancerError::Silent { balancer: self.name.clone(), seconds });
+    /// What is told of it while it has not answered.
+    pub fn silence(&self) -> Sight {
         let (balancer, lacking) = (self.name.clone(), self.lacking.clone());
-        Sight { balancer, told: Vec::new(), lacking, observed }
+        Sight { balancer, told: Vec::new(), lacking, observed: Err(self.silent()) }
+    }
+
+    fn silent(&self) -> BalancerError {
+        let seconds = self.since.map_or(0, |since| since.elapsed().as_secs());
+        BalancerError::Silent { balancer: self.name.clone(), seconds }
     }
 }
 
@@ -141,18 +181,17 @@ impl Away {
         let wanted = Arc::clone(wanted);
         let work = move || {
             if let Ok(balancer) = take.recv() {
-                // Nobody listens if the site is gone meanwhile.
+                // Nobody listens when the caller has ended.
                 let _ = tell.send(Look::of(balancer, &wanted));
             }
         };
         let Ok(thread) = thread::Builder::new().name("balancer".into()).spawn(work) else {
             return Err(balancer);
         };
-        let away = Self { look, thread, began: Instant::now() };
-        give.send(balancer).map(|()| away).map_err(|unsent| unsent.0)
+        give.send(balancer).map(|()| Self { look, thread }).map_err(|unsent| unsent.0)
     }
 
-    /// What the thread has heard, or the look again, if it has not by then.
+    /// What the thread has heard, or itself, if that is nothing by then.
     fn heard(self, within: Duration) -> Result<Look, Self> {
         match self.look.recv_timeout(within) {
             Ok(look) => Ok(look),
@@ -172,6 +211,10 @@ impl Look {
         let observed = settle(&mut *balancer, wanted, &mut told, &mut lacking);
         let (wanted, took) = (Arc::clone(wanted), began.elapsed());
         Self { balancer, wanted, told, lacking, observed, took }
+    }
+
+    fn done(self) -> Asking {
+        Asking::Done(Box::new(self))
     }
 }
 
@@ -216,16 +259,21 @@ fn settle(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::traffic::{Seen, Weight};
+    use std::io::ErrorKind;
     use std::sync::mpsc::Sender;
     use std::thread::ThreadId;
 
     const AT_ONCE: Duration = Duration::ZERO;
     const LONG: Duration = Duration::from_secs(60);
 
+    /// After how long it answers, or how it fails.
+    type Answer = Result<Duration, ErrorKind>;
+
     /// Answers when it is let, and says which thread has asked.
     #[derive(Debug)]
     struct Held {
-        let_go: Receiver<Duration>,
+        let_go: Receiver<Answer>,
         asked_by: Sender<ThreadId>,
     }
 
@@ -236,8 +284,12 @@ mod tests {
 
         fn observe(&mut self) -> Result<Observed, BalancerError> {
             self.asked_by.send(thread::current().id()).unwrap();
-            thread::sleep(self.let_go.recv().unwrap());
-            Ok(Observed::default())
+            let answer = self.let_go.recv().unwrap();
+            thread::sleep(answer.unwrap_or(AT_ONCE));
+            answer.map(|_| Observed::default()).map_err(|kind| BalancerError::Unreachable {
+                balancer: self.name().into(),
+                source: kind.into(),
+            })
         }
 
         fn tell(&mut self, _changes: &[Change]) -> Result<(), BalancerError> {
@@ -245,9 +297,15 @@ mod tests {
         }
     }
 
-    fn held() -> (Asked, Sender<Duration>, Receiver<ThreadId>) {
+    fn held() -> (Asked, Sender<Answer>, Receiver<ThreadId>) {
         let ((answer, let_go), (asked_by, asked)) = (channel(), channel());
         (Asked::new(Box::new(Held { let_go, asked_by })), answer, asked)
+    }
+
+    /// What comes of a look.
+    fn heard(asked: &mut Asked, wanted: &Wanted) -> Sight {
+        assert!(asked.has_answered(LONG));
+        asked.sight(wanted)
     }
 
     // Goal: who hangs is waited for once, and by a thread from then on, until it is quick again.
@@ -256,37 +314,55 @@ mod tests {
         let ((mut asked, answer, asked_by), wanted) = (held(), Wanted::default());
         let own = thread::current().id();
         for takes in [AT_ONCE, SLOW + Duration::from_millis(1)] {
-            answer.send(takes).unwrap();
-            asked.ask(&wanted, false);
-            assert!(asked.sight(&wanted, AT_ONCE).observed.is_ok());
+            answer.send(Ok(takes)).unwrap();
+            assert!(!asked.ask(&wanted, false));
+            assert!(heard(&mut asked, &wanted).observed.is_ok());
             assert_eq!(asked_by.recv().unwrap(), own);
         }
-        asked.ask(&wanted, false);
-        assert_ne!(asked_by.recv().unwrap(), own, "it was slow");
-        let silence = asked.sight(&wanted, AT_ONCE);
-        assert_eq!(silence.failure().unwrap(), "held has not answered for 0 s");
-        asked.ask(&wanted, false);
-        assert!(asked_by.try_recv().is_err(), "it is asked already");
-        answer.send(AT_ONCE).unwrap();
-        assert!(asked.sight(&wanted, LONG).observed.is_ok());
-        answer.send(AT_ONCE).unwrap();
-        asked.ask(&wanted, false);
-        assert_eq!(asked_by.recv().unwrap(), own, "it is quick");
+        // That it fails at once is no answer.
+        for answered in [Err(ErrorKind::ConnectionReset), Ok(AT_ONCE)] {
+            assert!(asked.ask(&wanted, false), "it was slow");
+            assert_ne!(asked_by.recv().unwrap(), own);
+            assert!(!asked.has_answered(AT_ONCE) && asked.sight(&wanted).is_silent());
+            assert!(!asked.ask(&wanted, false), "it is asked already");
+            assert!(asked_by.try_recv().is_err() && asked.is_away());
+            answer.send(answered).unwrap();
+            assert_eq!(heard(&mut asked, &wanted).observed.is_ok(), answered.is_ok());
+        }
+        answer.send(Ok(AT_ONCE)).unwrap();
+        assert!(!asked.ask(&wanted, false), "it is quick");
+        assert_eq!(asked_by.recv().unwrap(), own);
     }
 
-    // Goal: a node that drains is not taken for drained by what was heard before it was to. Method: what is wanted changes while a
-    // thread asks, for a caller that was late.
+    // Goal: a node that drains is not taken for drained by what was heard before it was to. Method: what is wanted changes
+    // while a thread asks, for a caller that was late.
     #[test]
     fn what_was_heard_by_older_wishes_says_nothing() {
         let ((mut asked, answer, _asked_by), mut wanted) = (held(), Wanted::default());
         asked.ask(&wanted, true);
         Arc::make_mut(&mut wanted).insert("n1".parse().unwrap(), Traffic::Off);
-        answer.send(AT_ONCE).unwrap();
-        assert!(asked.sight(&wanted, LONG).is_silent());
-        answer.send(AT_ONCE).unwrap();
+        answer.send(Ok(AT_ONCE)).unwrap();
+        assert!(heard(&mut asked, &wanted).is_silent());
+        answer.send(Ok(AT_ONCE)).unwrap();
         asked.ask(&wanted, true);
-        let sight = asked.sight(&wanted, LONG);
+        let sight = heard(&mut asked, &wanted);
         assert!(sight.observed.is_ok() && sight.lacking.len() == 1, "{sight:?}");
+    }
+
+    // Goal: people are told for how long nobody has heard of it, whatever became of looks meanwhile.
+    #[test]
+    fn silence_lasts_until_it_answers() {
+        let ((mut asked, answer, _asked_by), wanted) = (held(), Wanted::default());
+        let ask = |asked: &mut Asked, answered| {
+            answer.send(answered).unwrap();
+            asked.ask(&wanted, false);
+            drop(heard(asked, &wanted));
+            asked.since
+        };
+        let since = ask(&mut asked, Err(ErrorKind::TimedOut));
+        assert!(since.is_some());
+        assert_eq!(ask(&mut asked, Err(ErrorKind::TimedOut)), since);
+        assert_eq!(ask(&mut asked, Ok(AT_ONCE)), None);
     }
 
     #[test]
@@ -295,6 +371,48 @@ mod tests {
         let ((mut asked, answer, _asked_by), wanted) = (held(), Wanted::default());
         asked.ask(&wanted, true);
         drop(answer);
-        asked.sight(&wanted, LONG);
+        asked.has_answered(LONG);
+    }
+
+    /// Takes long to be told something, and no time to be asked.
+    #[derive(Debug, Default)]
+    struct Reloads(BTreeMap<Name, Seen>);
+
+    impl Balancer for Reloads {
+        fn name(&self) -> &str {
+            "reloads"
+        }
+
+        fn observe(&mut self) -> Result<Observed, BalancerError> {
+            Ok(Observed { servers: self.0.clone(), ..Observed::default() })
+        }
+
+        fn tell(&mut self, changes: &[Change]) -> Result<(), BalancerError> {
+            thread::sleep(SLOW + Duration::from_millis(1));
+            for Change { server, traffic } in changes {
+                self.0.get_mut(server).unwrap().traffic = *traffic;
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn one_that_is_slow_to_change_is_told_by_a_thread() {
+        let node: Name = "n1".parse().unwrap();
+        let seen = Seen { traffic: Traffic::Off, in_flight: 0, served: None };
+        let mut asked = Asked::new(Box::new(Reloads(BTreeMap::from([(node.clone(), seen)]))));
+        let mut wanted = Wanted::default();
+        let mut ask = |traffic| {
+            Arc::make_mut(&mut wanted).insert(node.clone(), traffic);
+            let by_thread = asked.ask(&wanted, false);
+            assert!(heard(&mut asked, &wanted).observed.is_ok());
+            by_thread
+        };
+        let on = Traffic::On(Weight::FULL);
+        assert!(!ask(Traffic::Off), "nothing changes");
+        assert!(!ask(on), "nobody knows yet");
+        assert!(ask(on), "it was slow");
+        assert!(!ask(on));
+        assert!(ask(Traffic::Off));
     }
 }

@@ -10,9 +10,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// No balancer takes longer for a look.
-const LONG: Duration = Duration::from_secs(60);
-
 /// A site's balancers and what is wanted of them.
 #[derive(Debug)]
 pub struct Front {
@@ -69,26 +66,37 @@ impl Front {
 
     /// Asks every balancer and tells it what differs. One that fails leaves the others alone, and one that is slow is asked by a
     /// thread of its own: this blocks for long once, when one begins to hang. Where the caller `is_late`, all are, and it does
-    /// not block.
-    pub fn ask(&mut self, is_late: bool) {
+    /// not block. Whether a thread was begun.
+    pub fn ask(&mut self, is_late: bool) -> bool {
         let Self { balancers, wanted } = self;
-        balancers.iter_mut().for_each(|asked| asked.ask(wanted, is_late));
+        let mut begun = false;
+        balancers.iter_mut().for_each(|asked| begun |= asked.ask(wanted, is_late));
+        begun
     }
 
-    /// What was heard of every balancer since [`Self::ask`]. Of those that have not answered by `until`,
-    /// [`BalancerError::Silent`].
+    /// What every balancer answered to [`Self::ask`], when all have; if one has not by `until`, [`BalancerError::Silent`] of
+    /// all: what is known of some alone is of no use.
     pub fn sights(&mut self, until: Instant) -> Vec<Sight> {
         let Self { balancers, wanted } = self;
-        let sight = |asked: &mut Asked| {
-            asked.sight(wanted, until.saturating_duration_since(Instant::now()))
-        };
+        let mut all_have = true;
+        for asked in &mut *balancers {
+            let within = until.saturating_duration_since(Instant::now());
+            all_have &= asked.has_answered(within);
+        }
+        let sight =
+            |asked: &mut Asked| if all_have { asked.sight(wanted) } else { asked.silence() };
         balancers.iter_mut().map(sight).collect()
     }
 
-    /// Asks, and waits for all answers. Blocks for as long as the slowest of them takes.
+    /// Whether a thread asks some of them.
+    pub fn is_away(&self) -> bool {
+        self.balancers.iter().any(Asked::is_away)
+    }
+
+    /// Asks, and waits for all answers, for a minute at most.
     pub fn reconcile(&mut self) -> Vec<Sight> {
         self.ask(false);
-        self.sights(Instant::now() + LONG)
+        self.sights(Instant::now() + Duration::from_secs(60))
     }
 
     /// Has every balancer end what it has in flight on `server`, which is to be off; what came of it, in the order of

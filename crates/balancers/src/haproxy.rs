@@ -15,17 +15,22 @@ use crate::proc::{Life, siblings};
 use crate::traffic::{Change, Observed, Seen, Traffic, Weight};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
+use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// Bits of `srv_admin_state`: maintenance, forced, inherited, and by name resolution; drain, forced and inherited
 /// (HAProxy's management guide, "show servers state"). 0x40 is none of them, whatever it is called: somebody has set the server's name at run time.
 const MAINTENANCE: u64 = 0x01 | 0x02 | 0x20;
 const DRAIN: u64 = 0x08 | 0x10;
+/// How often it is looked whether there is room in a queue.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// One line of a table: fields by their names in its header.
 type Row = BTreeMap<String, String>;
@@ -196,12 +201,18 @@ impl Balancer for HaProxy {
     }
 }
 
-/// A connection to the socket at `path`, without waiting for one: who hangs accepts none, and when its queue is full
-/// the kernel has callers wait for it, however long.
+/// A connection to the socket at `path`. Who hangs accepts none, and when its queue is full, which many that ask at once may
+/// fill, the kernel has callers wait for it, however long: this does for [`ANSWER_WITHIN`].
 fn connect(path: &Path) -> std::io::Result<UnixStream> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let caller = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    socket::connect(caller.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let (address, deadline) = (UnixAddr::new(path)?, Instant::now() + ANSWER_WITHIN);
+    while let Err(errno) = socket::connect(caller.as_raw_fd(), &address) {
+        if errno != Errno::EAGAIN || Instant::now() >= deadline {
+            return Err(errno.into());
+        }
+        sleep(LOOK);
+    }
     let stream = UnixStream::from(caller);
     stream.set_nonblocking(false)?;
     Ok(stream)

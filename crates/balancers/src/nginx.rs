@@ -22,7 +22,7 @@ use std::io::{Error, ErrorKind};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -32,15 +32,14 @@ const ENDING: &str = "shutting down";
 /// A reload lasts no longer: the configuration is read twice for it, of thousands of lines, with names that are looked up.
 const RELOAD_WITHIN: Duration = Duration::from_secs(10);
 /// How long none is tried after one that was not seen to succeed: twice as long each time, and as long as it took at the least,
-/// since each starts workers beside those of before, and holds up the balancers of all sites. No longer, since a node that has
-/// died is not taken out meanwhile.
+/// since each starts workers beside those of before. No longer, since a node that has died is not taken out meanwhile.
 const PAUSE_LEAST: Duration = Duration::from_secs(1);
 const PAUSE_MOST: Duration = RELOAD_WITHIN;
 
 /// Masters whose last reload was not seen to succeed, whichever of their upstreams it was for.
 static PAUSES: Mutex<BTreeMap<Process, Pause>> = Mutex::new(BTreeMap::new());
-/// Whose turn it is to have a master reload. One reload at a time: the new workers of one would be taken for those of another,
-/// which may have read that one's file as it was before.
+/// Whose turn it is to write what a master reads, and to have it reload. One at a time: the new workers of one would be taken for
+/// those of another, which may have read that one's file as it was before.
 static TURNS: Mutex<BTreeMap<Process, Turn>> = Mutex::new(BTreeMap::new());
 
 type Turn = Arc<Mutex<()>>;
@@ -154,15 +153,9 @@ impl Nginx {
         }
     }
 
-    /// Makes the master read its configuration, and waits for workers that have: for no longer than [`RELOAD_WITHIN`], and than
-    /// others before it take.
+    /// Makes the master read its configuration, and waits for workers that have. It is its turn.
     fn reload(&mut self) -> Result<(), BalancerError> {
-        let master = self.running()?;
-        let turn = turn_of(master);
-        let _turn = locked(&turn);
-        // The one before may have been the first that did not succeed.
-        self.may_reload()?;
-        let began = Instant::now();
+        let (master, began) = (self.running()?, Instant::now());
         let outcome = self.reload_by(master, began + RELOAD_WITHIN);
         let mut pauses = pauses();
         // Those that have ended are not asked any more.
@@ -236,6 +229,17 @@ impl Nginx {
         text.is_ok_and(|text| text == render(&self.upstream, &self.servers, &self.told))
     }
 
+    /// The turn, if nobody else has it. Whoever waited for it might hold others up for as long as a reload takes.
+    fn taken<'a>(&self, turn: &'a Turn) -> Result<MutexGuard<'a, ()>, BalancerError> {
+        match turn.try_lock() {
+            Ok(taken) => Ok(taken),
+            Err(TryLockError::Poisoned(left)) => Ok(left.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                Err(BalancerError::Silent { balancer: self.name.clone(), seconds: 0 })
+            }
+        }
+    }
+
     fn unreachable(&self, source: Error) -> BalancerError {
         BalancerError::Unreachable { balancer: self.name.clone(), source }
     }
@@ -260,6 +264,9 @@ impl Balancer for Nginx {
         // Before connections are counted: so a request that ends just now is missed once, not counted twice.
         self.hear()?;
         let master = self.running()?;
+        let turn = turn_of(master);
+        let is_left = self.master.is_some() && self.is_written();
+        let _turn = if is_left { None } else { Some(self.taken(&turn)?) };
         if !self.is_written() {
             // It may have read what others wrote, and may yet go by that.
             self.master = None;
@@ -318,6 +325,9 @@ impl Balancer for Nginx {
             };
             weight(&told) == weight(&self.told)
         });
+        // The file is what the next reload reads, whosever that is.
+        let turn = turn_of(self.running()?);
+        let _turn = self.taken(&turn)?;
         if !is_same {
             self.may_reload()?;
         }

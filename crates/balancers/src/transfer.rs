@@ -95,7 +95,7 @@ impl Transfer {
         self.unfinished.as_ref()
     }
 
-    /// What the balancers of the old site are to do with the node, from their front's next reconcile on. All nodes that leave
+    /// What the balancers of the old site are to do with the node, from when their front asks next on. All nodes that leave
     /// a site can be wanted so before its balancers are asked once for all of them.
     pub fn want(&self, from: &mut Front) {
         let traffic = match self.phase {
@@ -105,7 +105,7 @@ impl Transfer {
         from.want(&self.node, traffic);
     }
 
-    /// Takes in how `from` was found and left, reconciled after [`Self::want`]; how far the drain is, nothing when the
+    /// Takes in how `from` was found and left, asked after [`Self::want`]; how far the drain is, nothing when the
     /// node has left.
     pub fn look(&mut self, from: &mut Front, sights: &[Sight]) -> Option<Progress> {
         let in_flight = self.in_flight(sights);
@@ -136,7 +136,7 @@ impl Transfer {
         Some(Progress { in_flight, unknown })
     }
 
-    /// Gives up: the node is to serve `from` as before, from the next reconcile on.
+    /// Gives up: the node is to serve `from` as before, from when that asks next on.
     pub fn undo(self, from: &mut Front) {
         from.want(&self.node, Traffic::On(self.weight));
     }

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Most balancers of one site: all of them are asked several times a second, one after the other.
+/// Most balancers of one site: all of them are asked several times a second.
 pub const BALANCERS_MAX: usize = 16;
 
 /// How long a node that leaves a site may take, where nothing else is said: as long as balancers usually give what they

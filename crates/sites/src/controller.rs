@@ -33,7 +33,7 @@ const BUSY: Duration = Duration::from_millis(5);
 const QUIET: Duration = Duration::from_millis(25);
 /// Without sites there is nothing to do but to wait for one.
 const IDLE: Duration = Duration::from_millis(250);
-/// A pass waits so long for threads that it has balancers asked by: those that are well answer within it.
+/// A pass waits so long for threads that it has begun: balancers that are well answer within it.
 const AT_ONCE: Duration = Duration::from_millis(20);
 /// A node that drains serves again when some of its balancers could not be told, or asked, for so long: longer than one needs
 /// to start again, and not much longer than a site should lack a node that serves nobody. One look takes longer now and then.
@@ -177,11 +177,17 @@ impl<R: Record> Controller<R> {
                 && site.balancers == before.balancers
                 && site.port == before.port
         };
-        self.fronts
-            .retain(|_, (before, _)| sites.iter().any(|site| is_as_before(&site.spec, before)));
+        self.fronts.retain(|_, (before, front)| {
+            // What a thread tells would come between what another front tells.
+            front.is_away() || sites.iter().any(|site| is_as_before(&site.spec, before))
+        });
         self.misnamed.clear();
         for HostedSite { spec, .. } in sites {
-            if self.fronts.contains_key(&spec.name) {
+            let has_same = |(other, _): &(SiteSpec, Front)| {
+                spec.balancers.iter().any(|place| other.balancers.contains(place))
+            };
+            // Its own, or that of a site that is gone and had the same backend.
+            if self.fronts.contains_key(&spec.name) || self.fronts.values().any(has_same) {
                 continue;
             }
             let nodes = nodes.iter().map(|node| (&node.name, node.address));
@@ -195,7 +201,7 @@ impl<R: Record> Controller<R> {
     /// Tells balancers what is recorded, and which nodes are to leave, and hears what they do: each is asked once, and told of
     /// all nodes together, since every change may be a reload.
     fn tell(&mut self, whose: Whose) -> BTreeMap<Name, Vec<Sight>> {
-        let (mut asked, began) = (Vec::new(), Instant::now());
+        let (mut asked, mut is_late, mut begun) = (Vec::new(), false, false);
         for (name, (_, front)) in &mut self.fronts {
             let mut drains = self.drains.values().filter(|drain| drain.site == *name).peekable();
             match whose {
@@ -208,10 +214,12 @@ impl<R: Record> Controller<R> {
                 Whose::SitesThatDrain => {}
             }
             drains.for_each(|drain| drain.transfer.want(front));
-            front.ask(began.elapsed() > SLOW);
+            let began = Instant::now();
+            begun |= front.ask(is_late);
+            is_late |= began.elapsed() > SLOW;
             asked.push((name, front));
         }
-        let until = Instant::now() + AT_ONCE;
+        let until = Instant::now() + if begun { AT_ONCE } else { Duration::ZERO };
         asked.into_iter().map(|(name, front)| (name.clone(), front.sights(until))).collect()
     }
 
@@ -343,6 +351,10 @@ impl Drain {
         front: &mut Front,
         sights: &[Sight],
     ) -> Drained {
+        // Where one has not answered yet, nothing is known that was not before: it has neither failed nor not.
+        if sights.iter().any(Sight::is_silent) {
+            return Drained::NotYet;
+        }
         let passed = self.since.map(|since| now.saturating_sub(since));
         if most.is_some_and(|most| passed.is_some_and(|passed| passed >= most)) {
             self.transfer.hurry();
@@ -351,16 +363,9 @@ impl Drain {
         if self.transfer.is_told() {
             self.since = self.since.or(Some(now));
         }
-        // Who has not answered yet has neither failed nor not.
-        let heard = sights.iter().filter(|sight| !sight.is_silent());
-        let is_heard = heard.clone().count() == sights.len();
-        let failures: Vec<_> = heard.clone().filter_map(Sight::failure).collect();
+        let failures: Vec<_> = sights.iter().filter_map(Sight::failure).collect();
         let (first, looks) = self.failing.unwrap_or((now, 0));
-        if !failures.is_empty() {
-            self.failing = Some((first, looks.saturating_add(1)));
-        } else if is_heard {
-            self.failing = None;
-        }
+        self.failing = (!failures.is_empty()).then_some((first, looks.saturating_add(1)));
         let is_held_up = self.failing.is_some_and(|(first, looks)| {
             looks >= HELD_UP_LOOKS && now.saturating_sub(first) >= HELD_UP_MOST
         });
@@ -478,21 +483,28 @@ mod tests {
         }
     }
 
-    // Goal: an nginx that takes long to reload does not have a drain given up that it may end. Method: looks at these seconds.
+    // Goal: an nginx that takes long to reload does not have a drain given up that it may end, and one that is slow at every look
+    // drains all the same. Method: looks at these seconds.
     #[test]
-    fn who_has_not_answered_has_not_failed() {
-        let mut drain = Drain::new(&name("n1"), &name("blog"));
-        let mut front = Front::new(vec![]);
-        let mut is_held_up = |seconds, sight| {
-            let now = Nanos::from_secs(seconds);
-            matches!(drain.look(now, None, &mut front, &[sight]), Drained::HeldUp(_))
+    fn who_has_not_answered_has_neither_failed_nor_not() {
+        let new = || Drain::new(&name("n1"), &name("blog"));
+        let (mut drain, mut front) = (new(), Front::new(vec![]));
+        let mut look = |drain: &mut Drain, seconds, sight| {
+            drain.look(Nanos::from_secs(seconds), None, &mut front, &[sight])
         };
-        assert!((0..9).all(|second| !is_held_up(second, silent(second))));
-        // Nor does that end what has failed.
-        for (second, fails) in [(10, true), (12, true), (15, true)] {
-            assert_eq!(is_held_up(second, sight(fails, &[])), second == 15);
-            assert!(second == 15 || !is_held_up(second + 1, silent(0)));
+        assert!((0..9).all(|at| matches!(look(&mut drain, at, silent(at)), Drained::NotYet)));
+        for (at, fails) in [(10, true), (12, true), (15, true)] {
+            let is_held_up = matches!(look(&mut drain, at, sight(fails, &[])), Drained::HeldUp(_));
+            assert_eq!(is_held_up, at == 15);
+            assert!(matches!(look(&mut drain, at + 1, silent(0)), Drained::NotYet));
         }
+        let quiet = || Sight { observed: Ok(Observed::default()), ..sight(false, &[]) };
+        let mut drain = new();
+        for at in [0, 2] {
+            assert!(matches!(look(&mut drain, at, quiet()), Drained::NotYet));
+            assert!(matches!(look(&mut drain, at + 1, silent(0)), Drained::NotYet));
+        }
+        assert!(matches!(look(&mut drain, 4, quiet()), Drained::HasLeft));
     }
 
     // Goal: a drain is given up when balancers have failed for a while, and not since one look did. Method: looks at these

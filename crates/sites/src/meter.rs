@@ -45,6 +45,8 @@ struct Counted {
     served: u64,
     queued: u64,
     in_flight: u64,
+    /// When that was heard.
+    at: Nanos,
 }
 
 impl Meter {
@@ -64,7 +66,8 @@ impl Meter {
         self.at = Some(now);
         let mut loads = Loads::silent(sites.len(), nodes.len(), interval);
         for (at, site) in sites.iter().enumerate() {
-            loads.sites[at] = heard.sights.get(site).and_then(|sights| self.site(site, sights));
+            let sights = heard.sights.get(site);
+            loads.sites[at] = sights.and_then(|sights| self.site(now, interval, site, sights));
         }
         if let Some(counters) = heard.counters {
             self.cpu.see(now, counters);
@@ -83,9 +86,16 @@ impl Meter {
     }
 
     /// The sum over the site's balancers; nothing if one says nothing, or was not asked before.
-    fn site(&mut self, site: &Name, sights: &[Sight]) -> Option<SiteLoad> {
+    fn site(
+        &mut self,
+        now: Nanos,
+        interval: Nanos,
+        site: &Name,
+        sights: &[Sight],
+    ) -> Option<SiteLoad> {
         // All are looked at: what one counted must not wait for another to answer.
-        let each: Vec<_> = sights.iter().map(|sight| self.balancer(site, sight)).collect();
+        let each = sights.iter().map(|sight| self.balancer(now, interval, site, sight));
+        let each: Vec<_> = each.collect();
         each.into_iter().try_fold(SiteLoad::default(), |sum, load| {
             let load = load?;
             Some(SiteLoad {
@@ -97,19 +107,40 @@ impl Meter {
         })
     }
 
-    fn balancer(&mut self, site: &Name, sight: &Sight) -> Option<SiteLoad> {
+    fn balancer(
+        &mut self,
+        at: Nanos,
+        interval: Nanos,
+        site: &Name,
+        sight: &Sight,
+    ) -> Option<SiteLoad> {
+        // What it counts is heard a look or some later.
+        if sight.is_silent() {
+            return None;
+        }
         let key = (site.clone(), sight.balancer.clone());
         let Some(now) = sight.observed.as_ref().ok().and_then(counted) else {
             self.counted.remove(&key);
             return None;
         };
+        let now = Counted { at, ..now };
         let before = self.counted.insert(key, now)?;
         // One that has started anew has counted from nothing.
         let served = now.served.checked_sub(before.served)?;
+        let served = part(served, interval, at.saturating_sub(before.at));
         let arrived = served.saturating_add(now.queued).saturating_sub(before.queued);
         let completed = served.saturating_add(before.in_flight).saturating_sub(now.in_flight);
         Some(SiteLoad { arrived, completed, queued: now.queued, in_flight: now.in_flight })
     }
+}
+
+/// As much of `count` as falls on `interval`, if that is less than `span`, during which it was counted.
+fn part(count: u64, interval: Nanos, span: Nanos) -> u64 {
+    let (interval, span) = (u128::from(interval.get()), u128::from(span.get()));
+    if interval >= span {
+        return count;
+    }
+    u64::try_from(u128::from(count) * interval / span).unwrap_or(u64::MAX)
 }
 
 /// Nothing of a balancer that does not count.
@@ -259,6 +290,19 @@ mod tests {
         let loads = see(&mut meter, 150, vec![silent("a")]);
         assert_eq!((loads.sites[0], loads.nodes[0]), (None, None));
         assert_eq!(see(&mut meter, 200, vec![sight("a", 9, 0, 0)]).sites, [None]);
+    }
+
+    // Goal: the load of a site is known whose balancer is slow, so that every other look hears nothing of it. Method: ten requests
+    // in each of two looks.
+    #[test]
+    fn what_was_counted_over_a_look_without_an_answer_is_of_both() {
+        let mut meter = Meter::default();
+        see(&mut meter, 0, vec![sight("a", 100, 0, 0)]);
+        let waits = Err(BalancerError::Silent { balancer: "a".into(), seconds: 0 });
+        let loads = see(&mut meter, 50, vec![Sight { observed: waits, ..silent("a") }]);
+        assert_eq!(loads.sites, [None]);
+        let load = see(&mut meter, 100, vec![sight("a", 120, 0, 0)]).sites[0].unwrap();
+        assert_eq!((load.arrived, load.completed), (10, 10));
     }
 
     fn percent(percent: u32) -> Share {

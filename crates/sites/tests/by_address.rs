@@ -90,9 +90,10 @@ fn flood(specs: &[SiteSpec], shop: SocketAddr, blog: SocketAddr) {
         let overview = controller.overview();
         assert!(overview.sites.iter().all(|site| site.problems.is_empty()), "{overview:?}");
         std::thread::sleep(idle);
+        overview.sites.iter().all(|site| site.load.is_some())
     };
     // Told what is recorded, and looked at again.
-    (0..6).for_each(|_| pass());
+    wait_until("both sites are heard of", &mut pass);
     let loads = [Load::start(&[blog], 8.0), Load::start(&[shop], 75.0)];
     wait_until("the shop has two", || {
         pass();

@@ -434,7 +434,8 @@ fn a_balancer_that_hangs_keeps_no_other_site_waiting() {
     assert!(passes > 30, "{passes} in {:?}", began.elapsed());
     let sites = &controller.overview().sites;
     assert!(sites[0].load.is_none() && sites[1].load.is_some(), "{sites:?}");
-    assert!(sites[0].problems.len() <= 1, "the other answers: {sites:?}");
+    let told = "/socket/blog has not answered for ";
+    assert!(sites[0].problems.iter().any(|problem| problem.contains(told)), "{sites:?}");
     world.end(&mut controller, [flood]);
 }
 
