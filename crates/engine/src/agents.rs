@@ -49,7 +49,7 @@ struct Agent {
     refused: BTreeSet<Guarantee>,
     heard: Moment,
     told: BTreeMap<Handle, Told>,
-    /// Orders without an answer yet, of this session, in the order in which they were sent: few.
+    /// The last order about each reservation, if it has no answer yet, of this session.
     pending: Vec<(u64, Handle)>,
 }
 
@@ -189,25 +189,22 @@ impl Agents {
 
     /// The agent shall enforce nothing for the reservation.
     pub fn withdraw(&mut self, node: NodeIndex, handle: Handle) -> Option<Sent> {
-        let told = self.agent_mut(node).told.remove(&handle)?;
+        let told = self.agent_mut(node).forget(handle)?;
         self.send(node, Act::Withdraw(told.assignment.job.clone()))
     }
 
     /// The reservation's time is over: the agent knows that by itself.
     pub fn expire(&mut self, node: NodeIndex, handle: Handle) {
-        self.agent_mut(node).told.remove(&handle);
+        self.agent_mut(node).forget(handle);
     }
 
     /// The agent answered order `number`: accepted or refused. The reservation, if that is what it
     /// was told last.
     pub fn answered(&mut self, node: NodeIndex, number: u64, accepted: bool) -> Option<Handle> {
         let agent = self.agent_mut(node);
+        // Where a later order is about the same, its answer counts.
         let at = agent.pending.iter().position(|(pending, _)| *pending == number)?;
-        let (_, handle) = agent.pending.remove(at);
-        // A later order is about the same: its answer counts.
-        if agent.is_open(handle) {
-            return None;
-        }
+        let (_, handle) = agent.pending.swap_remove(at);
         agent.told.get_mut(&handle)?.accepted = accepted;
         Some(handle)
     }
@@ -233,7 +230,9 @@ impl Agents {
     fn repeat(&mut self, node: NodeIndex, handle: Handle) -> Option<Sent> {
         let assignment = Arc::clone(&self.agent(node).told.get(&handle)?.assignment);
         let sent = self.send(node, Act::Enforce(assignment))?;
-        self.agent_mut(node).pending.push((sent.order.number, handle));
+        let pending = &mut self.agent_mut(node).pending;
+        pending.retain(|(_, about)| *about != handle);
+        pending.push((sent.order.number, handle));
         Some(sent)
     }
 
@@ -254,6 +253,12 @@ impl Agents {
 }
 
 impl Agent {
+    /// Nothing is told of the reservation any more.
+    fn forget(&mut self, handle: Handle) -> Option<Told> {
+        self.pending.retain(|(_, about)| *about != handle);
+        self.told.remove(&handle)
+    }
+
     /// Whether an order about the reservation has no answer yet.
     fn is_open(&self, handle: Handle) -> bool {
         self.pending.iter().any(|(_, pending)| *pending == handle)
