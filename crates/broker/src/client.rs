@@ -461,16 +461,22 @@ impl Client {
         let path = with_query("/v1/events", &query);
         self.runtime.block_on(async {
             let (_connection, mut response) = self.in_time(self.open_stream(&path)).await?;
-            let mut text = Vec::new();
+            let (mut text, mut cut) = (Vec::new(), None);
             loop {
                 let frame = tokio::time::timeout(SILENT_MAX, response.body_mut().frame()).await;
                 let frame = frame.map_err(|elapsed| self.unreachable(elapsed))?;
-                let ended = || self.unreachable(io::Error::from(io::ErrorKind::UnexpectedEof));
+                let ended = || {
+                    let why = cut.take().map(io::Error::other);
+                    self.unreachable(why.unwrap_or(io::ErrorKind::UnexpectedEof.into()))
+                };
                 let frame = frame.ok_or_else(ended)?.map_err(|error| self.unreachable(error))?;
                 let Ok(data) = frame.into_data() else { continue };
                 text.extend_from_slice(&data);
                 while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
                     let line: Vec<u8> = text.drain(..=end).collect();
+                    if let Some(why) = line.strip_prefix(b": cut: ") {
+                        cut = Some(String::from_utf8_lossy(why.trim_ascii_end()).into_owned());
+                    }
                     let Some(data) = line.strip_prefix(b"data: ") else { continue };
                     if let ControlFlow::Break(value) = on_event(self.parse(data)?) {
                         return Ok(value);

@@ -1,7 +1,8 @@
 //! Who has a user number: asked of the system, one look-up per number at a time, at most [`NAMES_MAX`] in all.
 //!
-//! The system may ask a directory service, which may not answer for long. All connections of one user wait for the same
-//! look-up then, so that nobody keeps others' names from being asked for. Nothing is remembered beyond it.
+//! The system may ask a directory service, which may not answer for long. All connections of one user number wait for the same
+//! look-up then, so that nobody with one keeps others' names from being asked for. Nothing is remembered beyond it, and what takes
+//! longer than [`GIVEN_UP_AFTER`] is nobody's answer: who comes after that has it asked anew.
 
 use crate::door;
 use crate::locked::lock;
@@ -11,13 +12,17 @@ use keeptime_model::reservation::UserName;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 /// Users whose names are asked for at a time: the others wait where a directory service does not answer, and lists and
 /// histories have the rest of the threads that may block.
 const NAMES_MAX: usize = 16;
+/// Many times what a directory service takes that answers; its thread may be lost.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
 
 /// What the system is asked: blocks.
 type Ask = dyn Fn(u32) -> Result<UserName, SyscallError> + Send + Sync;
@@ -31,6 +36,7 @@ pub(crate) struct Names {
     /// Look-ups that are not over, by the number that is looked up.
     running: Arc<Mutex<BTreeMap<u32, watch::Receiver<Option<Answer>>>>>,
     turns: Arc<Semaphore>,
+    given_up_after: Duration,
 }
 
 /// Why it is not known now who has a number.
@@ -39,7 +45,7 @@ pub(crate) enum NameError {
     /// The system cannot say.
     #[error(transparent)]
     System(#[from] SyscallError),
-    /// It met a bug, or there was no thread for it.
+    /// It met a bug, took too long, or there was no thread for it.
     #[error("the name of user {0} was asked for, and nothing came of it")]
     NoAnswer(u32),
 }
@@ -56,7 +62,8 @@ impl Names {
         at_a_time: usize,
     ) -> Self {
         let turns = Arc::new(Semaphore::new(at_a_time));
-        Self { ask: Arc::new(ask), running: Arc::default(), turns }
+        let given_up_after = GIVEN_UP_AFTER;
+        Self { ask: Arc::new(ask), running: Arc::default(), turns, given_up_after }
     }
 
     /// The name of the user with this number. Whoever drops this before has taken nothing that others wait for: the look-up
@@ -101,9 +108,9 @@ impl LookUp {
             let _turn = turn;
             ask(uid)
         });
-        let answer = match asked.await {
-            Ok(found) => found.map_err(NameError::from),
-            Err(_) => Err(NameError::NoAnswer(uid)),
+        let answer = match timeout(self.names.given_up_after, asked).await {
+            Ok(Ok(found)) => found.map_err(NameError::from),
+            Ok(Err(_)) | Err(_) => Err(NameError::NoAnswer(uid)),
         };
         self.answer.send_replace(Some(answer));
     }
@@ -121,9 +128,6 @@ mod tests {
     use nix::errno::Errno;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::{Sender, channel};
-    use std::time::Duration;
-    use tokio::time::timeout;
-
     /// The directory service does not answer about this one.
     const HELD: u32 = 3_999_999_997;
     const OTHERS: [u32; 2] = [3_999_999_998, 3_999_999_999];
@@ -207,6 +211,19 @@ mod tests {
         timeout(SOON, over).await.unwrap();
         assert_eq!(names.turns.available_permits(), 1);
         assert_eq!(known(&names, OTHERS[1]).await, Ok(called(OTHERS[1])));
+    }
+
+    // Goal: a user is not kept out for ever by one look-up that the system never answers. Method: it is given up at once.
+    #[tokio::test]
+    async fn a_look_up_that_is_given_up_is_made_anew() {
+        let (names, answer, asked) = held(2);
+        let names = Names { given_up_after: A_WHILE, ..names };
+        for _ in 0..2 {
+            assert_eq!(known(&names, HELD).await, Err(NameError::NoAnswer(HELD)));
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 2);
+        drop(answer);
+        assert_eq!(known(&names, HELD).await, Ok(called(HELD)));
     }
 
     #[tokio::test]

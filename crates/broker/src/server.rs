@@ -250,6 +250,8 @@ struct Door {
     nameless_users: bool,
     /// Who is there; operators may be there beside.
     open: Seats<u32>,
+    /// Places of those beside of whom it is not known yet whether they are operators.
+    in_question: Arc<Semaphore>,
     names: Names,
     taken_within: Duration,
 }
@@ -267,7 +269,9 @@ impl Door {
         let open = Seats::new(CONNECTIONS_OF_USER_MAX);
         let open = open.at_most(CONNECTIONS_MAX - CONNECTIONS_OF_OPERATORS);
         let names = Names::new();
-        Self { router, operators, nameless_users, open, names, taken_within: TAKEN_WITHIN }
+        let in_question = Arc::new(Semaphore::new(CONNECTIONS_OF_OPERATORS / 2));
+        let taken_within = TAKEN_WITHIN;
+        Self { router, operators, nameless_users, open, in_question, names, taken_within }
     }
 
     async fn serve(self, listener: UnixListener) {
@@ -306,6 +310,11 @@ impl Door {
             // What is left then is for operators.
             Err(Full::All) => None,
             Err(Full::One) => return None,
+        };
+        // Root never waits behind those of whom it is not known yet whether they are.
+        let _in_question = match seat {
+            None if !door::is_own(uid) => Some(self.in_question.try_acquire().ok()?),
+            _ => None,
         };
         let caller = match self.names.of(uid).await {
             Ok(user) => self.operators.caller(uid, user),
@@ -421,6 +430,34 @@ mod tests {
         assert!(timeout(SOON, door.admit(unknown)).await.unwrap().is_none());
         assert!(door.open.are_empty());
         assert!(timeout(SOON, door.admit(other)).await.unwrap().is_some());
+    }
+
+    // Goal: root is let in while a directory service says nothing of all who came before. Method: as many as may wait beside
+    // those who have a place.
+    #[tokio::test]
+    async fn those_of_whom_nothing_is_known_leave_room_for_root() {
+        let mut door = door(Router::new(), &[], true);
+        let (answer, is_held) = std::sync::mpsc::channel::<()>();
+        let is_held = std::sync::Mutex::new(is_held);
+        let [unknown, other] = STRANGERS;
+        let ask = move |uid| {
+            if uid == unknown {
+                let _ = crate::locked::lock(&is_held).recv();
+            }
+            name_of(uid)
+        };
+        (door.names, door.open) = (Names::asking(ask, 1), Seats::new(1).at_most(0));
+        door.in_question = Arc::new(Semaphore::new(1));
+        let waits = door.clone();
+        let waits = tokio::spawn(async move { waits.admit(unknown).await.is_some() });
+        while door.in_question.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(timeout(SOON, door.admit(other)).await.unwrap().is_none(), "there is no room");
+        assert!(timeout(SOON, door.admit(0)).await.unwrap().is_some());
+        drop(answer);
+        assert!(!waits.await.unwrap(), "it is no operator");
+        assert_eq!(door.in_question.available_permits(), 1);
     }
 
     /// What one of the door's guests is answered.
