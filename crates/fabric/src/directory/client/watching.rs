@@ -9,6 +9,7 @@ use crate::directory::protocol::Record;
 use crate::id::ResourceId;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Events that a watcher has not taken, before it has to look at everything anew.
@@ -32,6 +33,8 @@ pub struct Watch {
     shared: Arc<Shared>,
     subscription: u32,
     watcher: u64,
+    /// Whether it was told that its question is kept no longer.
+    is_lost: AtomicBool,
 }
 
 /// All watchers of one question, by number, and what each has not taken yet.
@@ -51,7 +54,8 @@ impl Client {
         let subscription = state.subscription(query);
         let watched = state.subscriptions.watch(subscription);
         let (watcher, records) = watched.ok_or(DirectoryError::Silent)?;
-        Ok((records, Watch { shared: self.shared.clone(), subscription, watcher }))
+        let (shared, is_lost) = (self.shared.clone(), AtomicBool::new(false));
+        Ok((records, Watch { shared, subscription, watcher, is_lost }))
     }
 }
 
@@ -60,12 +64,14 @@ impl Watch {
     pub fn next_until(&self, deadline: Instant) -> Option<Event> {
         let mut state = self.shared.lock();
         loop {
-            // It is waited also where a later server has refused the question: who asks again at once would do so
-            // all the while.
             let subscription = state.subscriptions.of_mut(self.subscription);
-            let events = subscription.and_then(|found| found.watchers.of(self.watcher));
-            if let Some(event) = events.and_then(VecDeque::pop_front) {
-                return Some(event);
+            match subscription.and_then(|found| found.watchers.of(self.watcher)) {
+                // A later server has refused the question, as whoever looks anew is told.
+                None if !self.is_lost.swap(true, Ordering::Relaxed) => return Some(Event::Missed),
+                // It is waited all the same: who asks again at once would do so all the while.
+                None => {}
+                Some(events) if events.is_empty() => {}
+                Some(events) => return events.pop_front(),
             }
             let time = deadline.saturating_duration_since(Instant::now());
             if time.is_zero() {
