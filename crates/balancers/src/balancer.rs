@@ -26,8 +26,8 @@ pub trait Balancer: Debug + Send {
         Ok(self.observe()?.servers.into_keys().collect())
     }
 
-    /// What its nodes get and do now. Blocks for at most [`ANSWER_WITHIN`], and for as long as a reload takes where what it
-    /// was told needs one more.
+    /// What its nodes get and do now. Blocks for at most a few times [`ANSWER_WITHIN`], and for as long as a reload takes where
+    /// what it was told needs one more.
     ///
     /// # Errors
     /// If it does not run or does not answer as it should.

@@ -1,7 +1,7 @@
 //! All balancers in front of one site: what each node is to get, told to all of them, and told again
 //! to one that forgot.
 
-use crate::asking::{Asked, Wanted};
+use crate::asking::{Asked, SLOW, Wanted};
 use crate::balancer::{Balancer, BalancerError};
 use crate::traffic::{Change, Observed, Traffic};
 use keeptime_model::errors::chain;
@@ -28,6 +28,8 @@ pub struct Sight {
     pub lacking: Vec<Name>,
     /// How it is after that.
     pub observed: Result<Observed, BalancerError>,
+    /// When it was so.
+    pub at: Instant,
 }
 
 impl Sight {
@@ -68,9 +70,10 @@ impl Front {
     /// thread of its own: this blocks for long once, when one begins to hang. Where the caller `is_late`, all are, and it does
     /// not block. Whether a thread was begun.
     pub fn ask(&mut self, is_late: bool) -> bool {
-        let Self { balancers, wanted } = self;
-        let mut begun = false;
-        balancers.iter_mut().for_each(|asked| begun |= asked.ask(wanted, is_late));
+        let (began, mut begun) = (Instant::now(), false);
+        for asked in &mut self.balancers {
+            begun |= asked.ask(&self.wanted, is_late || began.elapsed() > SLOW);
+        }
         begun
     }
 

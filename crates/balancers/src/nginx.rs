@@ -267,7 +267,7 @@ impl Balancer for Nginx {
         let turn = turn_of(master);
         let is_left = self.master.is_some() && self.is_written();
         let _turn = if is_left { None } else { Some(self.taken(&turn)?) };
-        if !self.is_written() {
+        if !is_left && !self.is_written() {
             // It may have read what others wrote, and may yet go by that.
             self.master = None;
             self.prepare()?;

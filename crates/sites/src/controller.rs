@@ -1,8 +1,7 @@
 //! The loop's body: asks balancers and the record, lets the steering decide, carries out.
 //!
-//! Balancers are asked one after the other, once in a pass. One that does not answer blocks for two seconds at most (nginx for
-//! ten, now and then, when it does not reload), once: then a thread asks it, and nobody else waits
-//! ([`keeptime_balancers::asking`]).
+//! Balancers are asked one after the other, once in a pass. One that does not answer blocks for some seconds (nginx for ten, when
+//! it does not reload), once: then a thread asks it, and nobody else waits ([`keeptime_balancers::asking`]).
 
 use crate::cpu::Counters;
 use crate::fronts;
@@ -186,8 +185,15 @@ impl<R: Record> Controller<R> {
             let has_same = |(other, _): &(SiteSpec, Front)| {
                 spec.balancers.iter().any(|place| other.balancers.contains(place))
             };
-            // Its own, or that of a site that is gone and had the same backend.
-            if self.fronts.contains_key(&spec.name) || self.fronts.values().any(has_same) {
+            if self.fronts.contains_key(&spec.name) {
+                continue;
+            }
+            // That of a site that is gone.
+            if self.fronts.values().any(has_same) {
+                let before =
+                    "a backend that has been told to forget the site that it was of before";
+                let waits = Invalid::new("balancers", "one that does not answer", before);
+                self.misnamed.insert(spec.name.clone(), waits);
                 continue;
             }
             let nodes = nodes.iter().map(|node| (&node.name, node.address));
@@ -447,7 +453,7 @@ mod tests {
         let observed = Observed { lingering: 1, ..Observed::default() };
         let observed = if fails { Err(unknown) } else { Ok(observed) };
         let lacking = lacking.iter().copied().map(name).collect();
-        Sight { balancer, told: vec![], lacking, observed }
+        Sight { balancer, told: vec![], lacking, observed, at: Instant::now() }
     }
 
     // Goal: a site gets no node that one of its balancers lacks, whatever else is wrong with that one, and people are told of

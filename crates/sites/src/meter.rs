@@ -11,11 +11,13 @@ use keeptime_model::node_load::NodeCounters;
 use keeptime_model::units::{Nanos, Share};
 use keeptime_pools::load::{Loads, SiteLoad};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 /// What was counted before, so that differences can be told.
 #[derive(Debug, Default)]
 pub struct Meter {
-    counted: BTreeMap<(Name, String), Counted>,
+    /// And when that was so.
+    counted: BTreeMap<(Name, String), (Counted, Instant)>,
     cpu: CpuMeter,
     at: Option<Nanos>,
 }
@@ -45,8 +47,6 @@ struct Counted {
     served: u64,
     queued: u64,
     in_flight: u64,
-    /// When that was heard.
-    at: Nanos,
 }
 
 impl Meter {
@@ -67,7 +67,7 @@ impl Meter {
         let mut loads = Loads::silent(sites.len(), nodes.len(), interval);
         for (at, site) in sites.iter().enumerate() {
             let sights = heard.sights.get(site);
-            loads.sites[at] = sights.and_then(|sights| self.site(now, interval, site, sights));
+            loads.sites[at] = sights.and_then(|sights| self.site(interval, site, sights));
         }
         if let Some(counters) = heard.counters {
             self.cpu.see(now, counters);
@@ -86,15 +86,9 @@ impl Meter {
     }
 
     /// The sum over the site's balancers; nothing if one says nothing, or was not asked before.
-    fn site(
-        &mut self,
-        now: Nanos,
-        interval: Nanos,
-        site: &Name,
-        sights: &[Sight],
-    ) -> Option<SiteLoad> {
+    fn site(&mut self, interval: Nanos, site: &Name, sights: &[Sight]) -> Option<SiteLoad> {
         // All are looked at: what one counted must not wait for another to answer.
-        let each = sights.iter().map(|sight| self.balancer(now, interval, site, sight));
+        let each = sights.iter().map(|sight| self.balancer(interval, site, sight));
         let each: Vec<_> = each.collect();
         each.into_iter().try_fold(SiteLoad::default(), |sum, load| {
             let load = load?;
@@ -107,13 +101,7 @@ impl Meter {
         })
     }
 
-    fn balancer(
-        &mut self,
-        at: Nanos,
-        interval: Nanos,
-        site: &Name,
-        sight: &Sight,
-    ) -> Option<SiteLoad> {
+    fn balancer(&mut self, interval: Nanos, site: &Name, sight: &Sight) -> Option<SiteLoad> {
         // What it counts is heard a look or some later.
         if sight.is_silent() {
             return None;
@@ -123,24 +111,26 @@ impl Meter {
             self.counted.remove(&key);
             return None;
         };
-        let now = Counted { at, ..now };
-        let before = self.counted.insert(key, now)?;
+        let (before, at) = self.counted.insert(key, (now, sight.at))?;
         // One that has started anew has counted from nothing.
         let served = now.served.checked_sub(before.served)?;
-        let served = part(served, interval, at.saturating_sub(before.at));
         let arrived = served.saturating_add(now.queued).saturating_sub(before.queued);
         let completed = served.saturating_add(before.in_flight).saturating_sub(now.in_flight);
+        let span = sight.at.saturating_duration_since(at).into();
+        let [arrived, completed] = [arrived, completed].map(|count| within(count, interval, span));
         Some(SiteLoad { arrived, completed, queued: now.queued, in_flight: now.in_flight })
     }
 }
 
-/// As much of `count` as falls on `interval`, if that is less than `span`, during which it was counted.
-fn part(count: u64, interval: Nanos, span: Nanos) -> u64 {
+/// As many as would be counted in `interval`, as they were in `span`. Where both are about the same, as they are unless somebody
+/// was slow, they are taken for the same: small numbers are not rounded.
+fn within(count: u64, interval: Nanos, span: Nanos) -> u64 {
     let (interval, span) = (u128::from(interval.get()), u128::from(span.get()));
-    if interval >= span {
+    if interval < 2 * span && span < 2 * interval || span == 0 {
         return count;
     }
-    u64::try_from(u128::from(count) * interval / span).unwrap_or(u64::MAX)
+    let rounded = (u128::from(count) * interval + span / 2) / span;
+    u64::try_from(rounded).unwrap_or(u64::MAX)
 }
 
 /// Nothing of a balancer that does not count.
@@ -203,6 +193,11 @@ mod tests {
     use keeptime_balancers::traffic::{Seen, Traffic};
     use keeptime_model::topology::NodeIndex;
     use keeptime_model::units::CpuPpm;
+    use std::sync::LazyLock;
+    use std::time::Duration;
+
+    /// When looks begin.
+    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
     fn name(text: &str) -> Name {
         text.parse().unwrap()
@@ -212,7 +207,7 @@ mod tests {
         let seen = Seen { traffic: Traffic::Off, in_flight, served: Some(served) };
         let servers = [(name("n1"), seen)].into();
         let observed = Ok(Observed { servers, queued, lingering: 0 });
-        Sight { balancer: balancer.into(), told: vec![], lacking: vec![], observed }
+        Sight { balancer: balancer.into(), told: vec![], lacking: vec![], observed, at: *BEGAN }
     }
 
     fn node(name: &str, site: Option<&str>) -> NodeStanding {
@@ -233,7 +228,9 @@ mod tests {
         sights: Vec<Sight>,
         counters: Option<&BTreeMap<Name, NodeCounters>>,
     ) -> (Loads, Vec<NodeLoad>) {
-        let sights = [(name("shop"), sights)].into();
+        let at_once = *BEGAN + Duration::from_millis(at);
+        let heard_at = |sight| Sight { at: at_once, ..sight };
+        let sights = [(name("shop"), sights.into_iter().map(heard_at).collect())].into();
         let heard = Heard { sights: &sights, counters };
         let nodes = [node("n1", Some("shop")), node("n2", None)];
         meter.loads(Nanos::from_millis(at), heard, &[name("shop")], &nodes)
@@ -241,7 +238,7 @@ mod tests {
 
     fn silent(balancer: &str) -> Sight {
         let ended = Err(BalancerError::Ended { balancer: balancer.into() });
-        Sight { balancer: balancer.into(), told: vec![], lacking: vec![], observed: ended }
+        Sight { observed: ended, ..sight(balancer, 0, 0, 0) }
     }
 
     /// Counters of both nodes, of which 30 and 80 % are used.
