@@ -16,7 +16,7 @@ use std::time::Instant;
 /// What was counted before, so that differences can be told.
 #[derive(Debug, Default)]
 pub struct Meter {
-    /// And when that was so.
+    /// Of each balancer of each site, and when it counted so much.
     counted: BTreeMap<(Name, String), (Counted, Instant)>,
     cpu: CpuMeter,
     at: Option<Nanos>,
