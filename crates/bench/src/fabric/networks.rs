@@ -26,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The cables of the issue, and what the first one sags to.
 const RATES: [u64; 2] = [500, 300];
 const SAGGED: u64 = 60;
+/// Cables of which one is hardly worth it, as a cluster's network beside the one by which it is managed.
+const UNEQUAL: [u64; 2] = [10_000, 500];
 /// After which there is to be as much as before over the better one.
 const SETTLED: Duration = Duration::from_secs(2);
 const MESSAGE: usize = 4 << 20;
@@ -198,17 +200,18 @@ struct Cables {
     here: Node,
     there: Node,
     addresses: [Ipv4Addr; 2],
+    rates: [u64; 2],
 }
 
 impl Cables {
-    fn new() -> Result<Self> {
+    fn new(rates: [u64; 2]) -> Result<Self> {
         let (here, there) = (space()?, space()?);
         let addresses = [plug(&here, &there, 62)?, plug(&here, &there, 63)?].map(|[_, far]| far);
         let far = Node::start(there, "there", None, CORES[1])?;
         let near = Node::start(here, "here", Some(addresses[0]), CORES[0])?;
-        let cables = Self { here: near, there: far, addresses };
-        cables.shape(0, RATES[0], "add")?;
-        cables.shape(1, RATES[1], "add")?;
+        let cables = Self { here: near, there: far, addresses, rates };
+        cables.shape(0, rates[0], "add")?;
+        cables.shape(1, rates[1], "add")?;
         kernel::use_both(&cables.here.space, &cables.there.space, cables.addresses[1])?;
         Ok(cables)
     }
@@ -255,8 +258,18 @@ impl Cables {
         Ok(mbit(bytes, time))
     }
 
-    /// Mbit/s of messages over both, before the first sags and when it has.
-    fn both(&self, time: Duration) -> Result<[f64; 2]> {
+    /// The same of each, as samples too.
+    fn alone(&self, time: Duration, samples: &mut Samples) -> Result<[f64; 2]> {
+        let alone = [self.raw(0, time)?, self.raw(1, time)?];
+        for (rate, of) in alone.iter().zip(self.rates) {
+            let name = format!("{CABLES}: raw TCP, {of} Mbit/s (Mbit/s)");
+            samples.entry(name).or_default().push(*rate);
+        }
+        Ok(alone)
+    }
+
+    /// Messages over both, while `count` counts what arrives.
+    fn both<T>(&self, count: impl FnOnce(&Arrivals) -> Result<T>) -> Result<T> {
         let (context, taker) = self.there.run(|| {
             let context = Context::open(blocking())?;
             let taker = context.register(attrs! { "name" => "taker" })?;
@@ -287,14 +300,14 @@ impl Cables {
                 })
             }))
         })?;
-        let rates = self.before_and_after(&counts, time)?;
+        let counted = count(&counts)?;
         giver.end()?;
         taking.join().map_err(|_| anyhow!("a thread has panicked"))??;
-        Ok(rates)
+        Ok(counted)
     }
 
     /// The same of one connection of Multipath TCP.
-    fn multipath(&self, time: Duration) -> Result<[f64; 2]> {
+    fn multipath<T>(&self, count: impl FnOnce(&Arrivals) -> Result<T>) -> Result<T> {
         let address = self.addresses[0];
         let listener = self.there.run(move || kernel::listen(address))?;
         let to = listener.local_addr()?;
@@ -316,10 +329,10 @@ impl Cables {
                 Ok(move |_| Ok(stream.write_all(&data)?))
             }))
         })?;
-        let rates = self.before_and_after(&counts, time)?;
+        let counted = count(&counts)?;
         giver.end()?;
         taking.join().map_err(|_| anyhow!("a thread has panicked"))??;
-        Ok(rates)
+        Ok(counted)
     }
 
     /// Mbit/s of messages of UCX over both. It looks at its networks when it starts: when one has sagged, it starts again.
@@ -329,25 +342,20 @@ impl Cables {
             |mbit: u64| ((mbit as f64 * time.as_secs_f64() / 8.0 * 1e6) as usize / MESSAGE).max(2);
         let run =
             |count| others::ucx_over(&self.here.space, there, "net62,net63", (MESSAGE, count));
-        let first = run(count(RATES[0]))?;
+        let first = run(count(self.rates[0]))?;
         self.shape(0, SAGGED, "change")?;
         let second = run(count(SAGGED))?;
-        self.shape(0, RATES[0], "change")?;
+        self.shape(0, self.rates[0], "change")?;
         Ok([first, second])
     }
 
     /// Mbit/s of what is counted, before the first cable sags and when it has.
-    fn before_and_after(
-        &self,
-        counts: &Receiver<(u64, Instant)>,
-        time: Duration,
-    ) -> Result<[f64; 2]> {
-        // Until both are known.
-        let first = rate(counts, time / 2).and_then(|_| rate(counts, time))?;
+    fn before_and_after(&self, counts: &Arrivals, time: Duration) -> Result<[f64; 2]> {
+        let first = settled_rate(counts, time)?;
         self.shape(0, SAGGED, "change")?;
         rate(counts, SETTLED)?;
         let second = rate(counts, time)?;
-        self.shape(0, RATES[0], "change")?;
+        self.shape(0, self.rates[0], "change")?;
         Ok([first, second])
     }
 }
@@ -381,8 +389,17 @@ impl Giver {
     }
 }
 
+/// Bytes that have arrived, and when.
+type Arrivals = Receiver<(u64, Instant)>;
+
+/// Mbit/s of what arrives in `time`, when both cables are known.
+fn settled_rate(counts: &Arrivals, time: Duration) -> Result<f64> {
+    rate(counts, time / 2)?;
+    rate(counts, time)
+}
+
 /// Mbit/s of what arrives in `time`, from one arrival to another.
-fn rate(counts: &Receiver<(u64, Instant)>, time: Duration) -> Result<f64> {
+fn rate(counts: &Arrivals, time: Duration) -> Result<f64> {
     // What came before is not counted.
     while counts.try_recv().is_ok() {}
     let (_, start) = counts.recv_timeout(PATIENCE)?;
@@ -409,16 +426,24 @@ const OVER_BOTH: [&str; 3] = ["both", "Multipath TCP", "UCX"];
 pub fn aggregated(figures: &mut Figures, samples: &mut Samples) -> Result<()> {
     let (rounds, time) = if quick() { (1, 500) } else { (5, 3000) };
     let time = Duration::from_millis(time);
-    let cables = Cables::new()?;
+    alike(figures, samples, rounds, time)?;
+    unequal(figures, samples, rounds, time)
+}
+
+/// Cables that are both worth it, of which one sags.
+fn alike(
+    figures: &mut Figures,
+    samples: &mut Samples,
+    rounds: usize,
+    time: Duration,
+) -> Result<()> {
+    let cables = Cables::new(RATES)?;
     // Each against the two cables of its round: both, and when the first has sagged.
     let mut ratios: [[Vec<f64>; 2]; 3] = Default::default();
     for _ in 0..rounds {
-        let alone = [cables.raw(0, time)?, cables.raw(1, time)?];
-        for (at, rate) in alone.into_iter().enumerate() {
-            let name = format!("{CABLES}: raw TCP, {} Mbit/s (Mbit/s)", RATES[at]);
-            samples.entry(name).or_default().push(rate);
-        }
-        let all = [cables.both(time)?, cables.multipath(time)?, cables.ucx(time)?];
+        let alone = cables.alone(time, samples)?;
+        let count = |counts: &Arrivals| cables.before_and_after(counts, time);
+        let all = [cables.both(count)?, cables.multipath(count)?, cables.ucx(time)?];
         for ((name, rates), ratios) in OVER_BOTH.iter().zip(all).zip(&mut ratios) {
             for (when, rate) in ["", ", one sagged"].iter().zip(rates) {
                 samples.entry(format!("{CABLES}: {name}{when} (Mbit/s)")).or_default().push(rate);
@@ -440,5 +465,30 @@ pub fn aggregated(figures: &mut Figures, samples: &mut Samples) -> Result<()> {
     for (name, ucx) in names.iter().zip(ucx) {
         figures.median(format!("rate of UCX {name}"), "x", &ucx, None, None);
     }
+    Ok(())
+}
+
+/// Cables of which the slower one is to be in nobody's way.
+fn unequal(
+    figures: &mut Figures,
+    samples: &mut Samples,
+    rounds: usize,
+    time: Duration,
+) -> Result<()> {
+    let cables = Cables::new(UNEQUAL)?;
+    let mut ratios: [Vec<f64>; 2] = Default::default();
+    for _ in 0..rounds {
+        let alone = cables.alone(time, samples)?;
+        let count = |counts: &Arrivals| settled_rate(counts, time);
+        let all = [cables.both(count)?, cables.multipath(count)?];
+        for ((name, rate), ratios) in OVER_BOTH.iter().zip(all).zip(&mut ratios) {
+            let name = format!("{CABLES}: {name}, unequal (Mbit/s)");
+            samples.entry(name).or_default().push(rate);
+            ratios.push(rate / alone[0]);
+        }
+    }
+    let [ours, multipath] = ratios;
+    let name = "rate over 10 Gbit/s and 500 Mbit/s against raw TCP over the better one (beside it: Multipath TCP)";
+    figures.median(name, "x", &ours, Some(quantile(&multipath, 0.5)), None);
     Ok(())
 }

@@ -5,7 +5,8 @@
 //! again by others, and what arrives twice is dropped by its number ([`super::gather`]).
 //!
 //! A frame goes where it will have arrived first: each rail is known by the time of its probes and by
-//! the rate at which it brought what was sent while it was never idle. What may be on the way on a
+//! the rate at which it brings what is sent. It waits if that one has enough to do, since what a slow
+//! one holds up is more than it brings. What may be on the way on a
 //! rail is what it brings in [`AHEAD`], so that one which suddenly becomes slow holds up no more.
 //!
 //! Nothing is judged by a clock alone, since whoever is to answer may be busy. A rail is stalled when
@@ -31,13 +32,18 @@ const WINDOW_MOST: usize = KEPT_MOST / 2;
 const RATE_FIRST: f64 = 125e6;
 /// Over so long a rate is measured.
 const RATE_OVER: Duration = Duration::from_millis(10);
+/// What took less, or less than the trip with which it is told, is not measured.
+const TOOK_LEAST: Duration = Duration::from_micros(10);
 /// How much of a new measurement is taken for true.
 const RATE_GAIN: f64 = 0.3;
-/// A rail on which less was on the way had not enough to do to show how slow it is.
-const PRESSED_LEAST: usize = 32 << 10;
+/// A rail on which less was on the way had not enough to do to show how slow it is: twice what may have arrived and is not
+/// said.
+const PRESSED_LEAST: usize = 2 * UNSAID_BYTES;
 /// By how much an idle rail is thought to have become like the best one from one look to the next:
 /// what was found out about it is not true for ever, and is only found out again by using it.
 const RATE_FORGOTTEN: f64 = 0.05;
+/// By which part of its own rate at most: one that is a hundred times slower is not tried again all the while.
+const RATE_FORGOTTEN_MOST: f64 = 0.2;
 /// How often rails are asked, as long as anything is carried.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
 /// A rail is stalled when another has answered what was asked so much later, and four of its own
@@ -48,7 +54,7 @@ const STALLED_AFTER: Duration = Duration::from_millis(300);
 const LOST_AFTER: Duration = Duration::from_secs(2);
 /// Frames and bytes that arrive by a rail before the other end is told.
 const UNSAID_FRAMES: u32 = 8;
-const UNSAID_BYTES: usize = 64 << 10;
+const UNSAID_BYTES: usize = 16 << 10;
 
 /// A rail of this end. None is used twice.
 pub type RailId = u32;
@@ -74,13 +80,17 @@ pub struct Bundle {
 /// What is known of a rail.
 #[derive(Debug)]
 struct Rail {
-    /// Number and length of what it was given, in order, and how many it has brought.
-    on_the_way: VecDeque<(u64, usize)>,
+    /// What it was given, in order, and how many it has brought.
+    on_the_way: VecDeque<Given>,
     bytes_on_the_way: usize,
     brought: u32,
     /// It takes nothing more for now.
     full: bool,
     rate: Option<f64>,
+    /// When that was learned last.
+    learned: Duration,
+    /// Since when the other end reads it. What was sent before has waited for that.
+    read_since: Option<Duration>,
     measured: Measured,
     probe: Probe,
     stalled_since: Option<Duration>,
@@ -88,6 +98,16 @@ struct Rail {
     arrived: u32,
     said: u32,
     unsaid_bytes: usize,
+}
+
+/// A frame on its way.
+#[derive(Debug, Clone, Copy)]
+struct Given {
+    number: u64,
+    length: usize,
+    at: Duration,
+    /// Bytes that were on the way then, with its own.
+    queue: usize,
 }
 
 /// What a rail has brought since a moment from which on it was never idle.
@@ -111,6 +131,8 @@ struct Probe {
     last: u32,
     /// When the question was sent that is not answered.
     open: Option<Duration>,
+    /// Bytes that were on the way before it.
+    behind: usize,
     /// Since when there was no room for a question, and the rail has brought nothing.
     refused: Option<Duration>,
     /// When the last question was sent that is answered.
@@ -136,6 +158,8 @@ impl Bundle {
             brought: 0,
             full: false,
             rate: None,
+            learned: now,
+            read_since: None,
             measured: Measured::from(now),
             probe: Probe::default(),
             stalled_since: None,
@@ -151,7 +175,7 @@ impl Bundle {
     /// A rail is no more: what it had not brought goes by others.
     pub fn lost(&mut self, id: RailId) {
         if let Some(rail) = self.rails.remove(&id) {
-            self.again.extend(rail.on_the_way.iter().map(|(number, _)| *number));
+            self.again.extend(rail.on_the_way.iter().map(|given| given.number));
         }
     }
 
@@ -187,8 +211,9 @@ impl Bundle {
         if rail.on_the_way.is_empty() {
             rail.measured = Measured::from(now);
         }
-        rail.on_the_way.push_back((number, length));
         rail.bytes_on_the_way += length;
+        let queue = rail.bytes_on_the_way;
+        rail.on_the_way.push_back(Given { number, length, at: now, queue });
         Some((id, number))
     }
 
@@ -196,9 +221,9 @@ impl Bundle {
     pub fn refused(&mut self, id: RailId) {
         let Some(rail) = self.rails.get_mut(&id) else { return };
         rail.full = true;
-        if let Some((number, length)) = rail.on_the_way.pop_back() {
-            rail.bytes_on_the_way -= length;
-            self.again.insert(number);
+        if let Some(given) = rail.on_the_way.pop_back() {
+            rail.bytes_on_the_way -= given.length;
+            self.again.insert(given.number);
         }
     }
 
@@ -261,11 +286,13 @@ impl Bundle {
         let asked = rail.probe.open.take().filter(|_| token == rail.probe.last);
         let asked = asked.ok_or(Malformed::Unknown("a probe"))?;
         (rail.probe.answered, rail.probe.refused) = (Some(asked), None);
-        if rail.stalled_since.take().is_some() {
-            rail.measured = Measured::from(now);
+        if rail.stalled_since.take().is_some() || rail.read_since.is_none() {
+            rail.is_read_from(now);
         }
-        let trip = now.saturating_sub(asked);
-        // Queues make it longer, nothing makes it shorter: long ones are believed by and by.
+        // What was on the way before it is counted where it is asked how soon more would be there.
+        let queue = Duration::from_secs_f64(rail.probe.behind as f64 / rail.known_rate());
+        let trip = now.saturating_sub(asked).saturating_sub(queue);
+        // Others make it longer, nothing makes it shorter: long ones are believed by and by.
         let trip =
             rail.probe.trip.map_or(trip, |known| trip.min(known + (trip.max(known) - known) / 8));
         rail.probe.trip = Some(trip);
@@ -289,11 +316,12 @@ impl Bundle {
         self.asked = now;
         let best = self.rails.values().filter_map(|rail| rail.rate).fold(0.0, f64::max);
         for rail in self.rails.values_mut().filter(|rail| rail.on_the_way.is_empty()) {
-            rail.rate = rail.rate.map(|rate| rate + RATE_FORGOTTEN * (best - rate));
+            let more = |rate: f64| (RATE_FORGOTTEN * (best - rate)).min(RATE_FORGOTTEN_MOST * rate);
+            rail.rate = rail.rate.map(|rate| rate + more(rate));
         }
         for (id, rail) in self.rails.iter_mut().filter(|(_, rail)| rail.probe.open.is_none()) {
             rail.probe.last = rail.probe.last.wrapping_add(1);
-            rail.probe.open = Some(now);
+            (rail.probe.open, rail.probe.behind) = (Some(now), rail.bytes_on_the_way);
             probes.push((*id, rail.probe.last));
         }
         (probes, dead)
@@ -326,12 +354,12 @@ impl Bundle {
         self.first + self.kept.len() as u64
     }
 
-    /// The rail by which so many bytes arrive first, of those that have not enough to do.
+    /// The rail by which so many bytes arrive first, unless it has enough to do.
     fn choose(&self, length: usize) -> Option<RailId> {
         let usable = self.rails.iter().filter(|(_, rail)| rail.stalled_since.is_none());
-        let free = usable.filter(|(_, rail)| rail.has_room(length));
-        free.min_by(|(_, one), (_, other)| one.time(length).total_cmp(&other.time(length)))
-            .map(|(id, _)| *id)
+        let first =
+            usable.min_by(|(_, one), (_, other)| one.time(length).total_cmp(&other.time(length)));
+        first.filter(|(_, rail)| rail.has_room(length)).map(|(id, _)| *id)
     }
 
     /// Finds out which rails are stalled; what they hold goes by others.
@@ -342,15 +370,20 @@ impl Bundle {
             let overtaken = |at: Duration| newest.is_some_and(|newest| newest >= at + patience);
             if rail.probe.open.or(rail.probe.refused).is_some_and(overtaken) {
                 rail.stalled_since = Some(now);
-                self.again.extend(rail.on_the_way.iter().map(|(number, _)| *number));
+                self.again.extend(rail.on_the_way.iter().map(|given| given.number));
             }
         }
     }
 }
 
 impl Rail {
+    fn known_rate(&self) -> f64 {
+        self.rate.unwrap_or(RATE_FIRST)
+    }
+
     fn window(&self) -> usize {
-        let ahead = self.rate.unwrap_or(RATE_FIRST) * AHEAD.as_secs_f64();
+        // As little as may be of one that may turn out to be slow.
+        let ahead = self.rate.unwrap_or_default() * AHEAD.as_secs_f64();
         (ahead as usize).clamp(WINDOW_LEAST, WINDOW_MOST)
     }
 
@@ -361,38 +394,79 @@ impl Rail {
 
     /// Seconds until `length` bytes more would be there.
     fn time(&self, length: usize) -> f64 {
-        let queue = (self.bytes_on_the_way + length) as f64 / self.rate.unwrap_or(RATE_FIRST);
+        let queue = (self.bytes_on_the_way + length) as f64 / self.known_rate();
         self.probe.trip.unwrap_or_default().as_secs_f64() / 2.0 + queue
     }
 
+    /// The other end reads it, as it did not before.
+    fn is_read_from(&mut self, now: Duration) {
+        self.read_since = Some(now);
+        self.measured = Measured::from(now);
+    }
+
     fn brought(&mut self, arrived: u32, now: Duration) -> Result<(), Malformed> {
-        let more = arrived.wrapping_sub(self.brought) as usize;
-        if more > self.on_the_way.len() {
+        let more = arrived.wrapping_sub(self.brought);
+        if more as usize > self.on_the_way.len() {
             return Err(Malformed::Unknown("frames of a rail"));
         }
-        if more > 0 {
-            self.probe.refused = None;
-        }
-        let bytes = self.on_the_way.drain(..more).map(|(_, length)| length).sum::<usize>();
         self.brought = arrived;
-        self.bytes_on_the_way -= bytes;
+        let left = self.bytes_on_the_way;
+        let Some(last) = self.take(more as usize) else { return Ok(()) };
+        let bytes = left - self.bytes_on_the_way;
+        self.probe.refused = None;
+        if self.read_since.is_none() {
+            self.is_read_from(now);
+            return Ok(());
+        }
         self.measured.bytes += bytes;
         self.measured.least = self.measured.least.min(self.bytes_on_the_way);
-        let time = now.saturating_sub(self.measured.since);
-        if time >= RATE_OVER && bytes > 0 {
-            self.learn_rate(self.measured.bytes as f64 / time.as_secs_f64());
-            self.measured = Measured::from(now);
-        }
+        let is_told_at_once = more >= UNSAID_FRAMES || bytes >= UNSAID_BYTES;
+        self.learn(last, is_told_at_once, now);
         Ok(())
     }
 
-    /// A rail that had little to do can show that it is quicker than it was thought to be, not that
-    /// it is slower.
-    fn learn_rate(&mut self, rate: f64) {
-        let known = self.rate.unwrap_or(RATE_FIRST);
-        if self.measured.least >= PRESSED_LEAST || rate > known {
-            self.rate = Some(self.rate.map_or(rate, |known| known + RATE_GAIN * (rate - known)));
+    /// Takes what was brought off the way. Returns the last of it.
+    fn take(&mut self, frames: usize) -> Option<Given> {
+        let taken = self.on_the_way.drain(..frames);
+        taken.inspect(|given| self.bytes_on_the_way -= given.length).last()
+    }
+
+    /// From what was brought until now, `last` the last.
+    fn learn(&mut self, last: Given, is_told_at_once: bool, now: Duration) {
+        if now.saturating_sub(self.learned) < RATE_OVER {
+            return;
         }
+        let measured = match self.while_pressed(now) {
+            Some(rate) => Some((rate, true)),
+            // Of little, and of what was told later, the time is mostly another's.
+            None => self
+                .by_one(last, now)
+                .map(|rate| (rate, is_told_at_once && last.queue >= PRESSED_LEAST)),
+        };
+        if let Some((rate, is_sure)) = measured
+            && (is_sure || rate > self.known_rate())
+        {
+            self.rate = Some(self.rate.map_or(rate, |known| known + RATE_GAIN * (rate - known)));
+            self.learned = now;
+        }
+        if now.saturating_sub(self.measured.since) >= RATE_OVER {
+            self.measured = Measured::from(now);
+        }
+    }
+
+    /// What it brought a second while it always had enough to do.
+    fn while_pressed(&self, now: Duration) -> Option<f64> {
+        let time = now.saturating_sub(self.measured.since);
+        let is_pressed = time >= RATE_OVER && self.measured.least >= PRESSED_LEAST;
+        is_pressed.then(|| self.measured.bytes as f64 / time.as_secs_f64())
+    }
+
+    /// What it brought a second when all that was on the way with `last` came, if that took much longer than nothing.
+    fn by_one(&self, last: Given, now: Duration) -> Option<f64> {
+        let is_read = self.read_since.is_some_and(|since| last.at >= since);
+        let trip = self.probe.trip.unwrap_or_default();
+        let took = now.saturating_sub(last.at + trip);
+        (is_read && took >= trip.max(TOOK_LEAST)).then(|| last.queue as f64 / took.as_secs_f64())
     }
 }
 

@@ -37,6 +37,8 @@ struct World {
     now: Duration,
     ends: [End; 2],
     lines: Vec<Line>,
+    /// When what has arrived was last said that is not said at once.
+    said: Duration,
     /// Bytes that each line has brought to the second end, by its place when it was made.
     brought: BTreeMap<RailId, usize>,
 }
@@ -44,6 +46,8 @@ struct World {
 /// Longer than any test lasts.
 const FOR_EVER: Duration = Duration::from_secs(1 << 32);
 const QUICK: Duration = Duration::from_micros(50);
+/// How often what has arrived is said that is not said at once.
+const SAID_EVERY: Duration = Duration::from_millis(10);
 
 impl World {
     fn new() -> Self {
@@ -58,6 +62,7 @@ impl World {
             now: Duration::ZERO,
             ends: [end(), end()],
             lines: Vec::new(),
+            said: Duration::ZERO,
             brought: BTreeMap::new(),
         }
     }
@@ -117,11 +122,19 @@ impl World {
             let frame = self.ends[side].bundle.bytes(number).to_vec();
             self.say(side, id, Said::Carried(number, word, frame));
         }
-        for id in self.ends[side].bundle.owing().collect::<Vec<_>>() {
-            let word = self.word(side, id);
-            self.say(side, id, Said::Noted(word));
-        }
         assert!(self.ends[side].bundle.kept_bytes <= KEPT_MOST);
+    }
+
+    fn note(&mut self, side: usize, id: RailId) {
+        let word = self.word(side, id);
+        self.say(side, id, Said::Noted(word));
+    }
+
+    fn note_all(&mut self) {
+        for side in [0, 1] {
+            let owing: Vec<_> = self.ends[side].bundle.owing().collect();
+            owing.into_iter().for_each(|id| self.note(side, id));
+        }
     }
 
     fn word(&mut self, side: usize, id: RailId) -> Word {
@@ -155,10 +168,13 @@ impl World {
         match said {
             Said::Carried(number, word, frame) => {
                 end.bundle.heard(id, word, now).unwrap();
-                end.bundle.arrived(id, frame.len());
+                let is_told = end.bundle.arrived(id, frame.len());
                 end.gather.arrived(number, frame).unwrap();
                 while let Some(frame) = end.gather.take() {
                     end.delivered.push(u64::from_le_bytes(frame[..8].try_into().unwrap()));
+                }
+                if is_told {
+                    self.note(side, id);
                 }
             }
             Said::Noted(word) => end.bundle.heard(id, word, now).unwrap(),
@@ -173,6 +189,10 @@ impl World {
             self.now += step;
             self.arrive();
             (0..2).for_each(|side| self.tend(side));
+            if self.now >= self.said + SAID_EVERY {
+                self.said = self.now;
+                self.note_all();
+            }
         }
     }
 
@@ -182,9 +202,14 @@ impl World {
 
     /// Keeps the first end full for `time`; returns how many bytes a second are delivered.
     fn stream(&mut self, time: Duration, length: usize) -> f64 {
+        self.stream_some(time, length, KEPT_MOST)
+    }
+
+    /// The same of one that has no more than so many bytes under way.
+    fn stream_some(&mut self, time: Duration, length: usize, most: usize) -> f64 {
         let (before, end) = (self.ends[1].delivered.len(), self.now + time);
         while self.now < end {
-            while self.write(0, length) {}
+            while self.ends[0].bundle.kept_bytes < most && self.write(0, length) {}
             self.pass(Duration::from_micros(500), Duration::from_micros(100));
         }
         ((self.ends[1].delivered.len() - before) * length) as f64 / time.as_secs_f64()
@@ -372,4 +397,29 @@ fn what_was_not_said_is_still_owed() {
     assert_eq!(bundle.owing().collect::<Vec<_>>(), [1]);
     bundle.said(1);
     assert_eq!(bundle.owing().count(), 0);
+}
+
+/// Also if so little is under way that it is never full.
+#[test]
+fn a_rail_that_was_slow_has_its_part_soon_when_it_is_quick() {
+    let mut world = World::new();
+    [750e6 / 8.0, 470e6 / 8.0].into_iter().for_each(|rate| world.plug(rate));
+    world.lines[0].rate = Some(6e6 / 8.0);
+    world.stream_some(Duration::from_millis(500), 4 << 10, 1 << 20);
+    world.lines[0].rate = Some(750e6 / 8.0);
+    world.stream_some(Duration::from_millis(500), 4 << 10, 1 << 20);
+    let rate = world.stream_some(Duration::from_millis(500), 4 << 10, 1 << 20) * 8.0;
+    assert!(rate > 0.95 * 1220e6, "{rate}");
+}
+
+/// What it brings is little, and what it could hold up much.
+#[test]
+fn a_much_slower_rail_holds_up_nothing() {
+    for (quick, slow) in [(10e9, 1e9), (10e9, 1e8), (1e9, 1e7), (5e8, 1e6)] {
+        let mut world = World::new();
+        [slow / 8.0, quick / 8.0].into_iter().for_each(|rate| world.plug(rate));
+        world.stream(Duration::from_millis(300), 64 << 10);
+        let rate = world.stream(Duration::from_millis(700), 64 << 10) * 8.0;
+        assert!(rate > 0.94 * quick, "{rate} beside {slow}");
+    }
 }
