@@ -32,6 +32,8 @@ const WINDOW_MOST: usize = KEPT_MOST / 2;
 const RATE_FIRST: f64 = 125e6;
 /// Over so long a rate is measured.
 const RATE_OVER: Duration = Duration::from_millis(10);
+/// And over so many bytes: words that come may have waited here, and whoever reads them sees late what came long ago.
+const MEASURED_LEAST: usize = 64 << 10;
 /// What took less, or less than the trip with which it is told, is not measured.
 const TOOK_LEAST: Duration = Duration::from_micros(10);
 /// How much of a new measurement is taken for true.
@@ -91,7 +93,8 @@ struct Rail {
     learned: Duration,
     /// Since when the other end reads it. What was sent before has waited for that.
     read_since: Option<Duration>,
-    measured: Measured,
+    /// None: it has not enough to do.
+    measured: Option<Measured>,
     probe: Probe,
     stalled_since: Option<Duration>,
     /// Frames that have arrived by it, and what the other end was told of that.
@@ -110,19 +113,11 @@ struct Given {
     queue: usize,
 }
 
-/// What a rail has brought since a moment from which on it was never idle.
+/// What a rail has brought since a moment from which on it always had enough to do.
 #[derive(Debug, Clone, Copy)]
 struct Measured {
     since: Duration,
     bytes: usize,
-    /// The least that was on the way meanwhile.
-    least: usize,
-}
-
-impl Measured {
-    fn from(since: Duration) -> Self {
-        Self { since, bytes: 0, least: usize::MAX }
-    }
 }
 
 /// What a rail was asked, and how soon it answers.
@@ -160,7 +155,7 @@ impl Bundle {
             rate: None,
             learned: now,
             read_since: None,
-            measured: Measured::from(now),
+            measured: None,
             probe: Probe::default(),
             stalled_since: None,
             arrived: 0,
@@ -208,12 +203,7 @@ impl Bundle {
         }
         self.is_used = true;
         let rail = self.rails.get_mut(&id)?;
-        if rail.on_the_way.is_empty() {
-            rail.measured = Measured::from(now);
-        }
-        rail.bytes_on_the_way += length;
-        let queue = rail.bytes_on_the_way;
-        rail.on_the_way.push_back(Given { number, length, at: now, queue });
+        rail.take_on(number, length, now);
         Some((id, number))
     }
 
@@ -224,6 +214,10 @@ impl Bundle {
         if let Some(given) = rail.on_the_way.pop_back() {
             rail.bytes_on_the_way -= given.length;
             self.again.insert(given.number);
+        }
+        // Less may be on the way than was when it was given that.
+        if rail.bytes_on_the_way < PRESSED_LEAST {
+            rail.measured = None;
         }
     }
 
@@ -398,10 +392,26 @@ impl Rail {
         self.probe.trip.unwrap_or_default().as_secs_f64() / 2.0 + queue
     }
 
+    fn take_on(&mut self, number: u64, length: usize, now: Duration) {
+        self.bytes_on_the_way += length;
+        let queue = self.bytes_on_the_way;
+        self.on_the_way.push_back(Given { number, length, at: now, queue });
+        self.measure(now);
+    }
+
+    /// Begins to count what is brought if there is enough to do, and ends if there is not.
+    fn measure(&mut self, now: Duration) {
+        if self.bytes_on_the_way < PRESSED_LEAST {
+            self.measured = None;
+        } else if self.read_since.is_some() {
+            self.measured.get_or_insert(Measured { since: now, bytes: 0 });
+        }
+    }
+
     /// The other end reads it, as it did not before.
     fn is_read_from(&mut self, now: Duration) {
-        self.read_since = Some(now);
-        self.measured = Measured::from(now);
+        (self.read_since, self.measured) = (Some(now), None);
+        self.measure(now);
     }
 
     fn brought(&mut self, arrived: u32, now: Duration) -> Result<(), Malformed> {
@@ -410,25 +420,27 @@ impl Rail {
             return Err(Malformed::Unknown("frames of a rail"));
         }
         self.brought = arrived;
-        let left = self.bytes_on_the_way;
-        let Some(last) = self.take(more as usize) else { return Ok(()) };
-        let bytes = left - self.bytes_on_the_way;
+        let before = self.bytes_on_the_way;
+        let Some(last) = self.take_off(more as usize) else { return Ok(()) };
+        let bytes = before - self.bytes_on_the_way;
         self.probe.refused = None;
         if self.read_since.is_none() {
             self.is_read_from(now);
             return Ok(());
         }
-        self.measured.bytes += bytes;
-        self.measured.least = self.measured.least.min(self.bytes_on_the_way);
+        if let Some(measured) = &mut self.measured {
+            measured.bytes += bytes;
+        }
+        self.measure(now);
         let is_told_at_once = more >= UNSAID_FRAMES || bytes >= UNSAID_BYTES;
         self.learn(last, is_told_at_once, now);
         Ok(())
     }
 
-    /// Takes what was brought off the way. Returns the last of it.
-    fn take(&mut self, frames: usize) -> Option<Given> {
-        let taken = self.on_the_way.drain(..frames);
-        taken.inspect(|given| self.bytes_on_the_way -= given.length).last()
+    /// What was brought is no longer on the way. Returns the last of it.
+    fn take_off(&mut self, frames: usize) -> Option<Given> {
+        let brought = self.on_the_way.drain(..frames);
+        brought.inspect(|given| self.bytes_on_the_way -= given.length).last()
     }
 
     /// From what was brought until now, `last` the last.
@@ -436,29 +448,28 @@ impl Rail {
         if now.saturating_sub(self.learned) < RATE_OVER {
             return;
         }
-        let measured = match self.while_pressed(now) {
+        let learned = match self.while_pressed(now) {
             Some(rate) => Some((rate, true)),
             // Of little, and of what was told later, the time is mostly another's.
             None => self
                 .by_one(last, now)
                 .map(|rate| (rate, is_told_at_once && last.queue >= PRESSED_LEAST)),
         };
-        if let Some((rate, is_sure)) = measured
+        if let Some((rate, is_sure)) = learned
             && (is_sure || rate > self.known_rate())
         {
             self.rate = Some(self.rate.map_or(rate, |known| known + RATE_GAIN * (rate - known)));
-            self.learned = now;
-        }
-        if now.saturating_sub(self.measured.since) >= RATE_OVER {
-            self.measured = Measured::from(now);
+            (self.learned, self.measured) = (now, None);
+            self.measure(now);
         }
     }
 
     /// What it brought a second while it always had enough to do.
     fn while_pressed(&self, now: Duration) -> Option<f64> {
-        let time = now.saturating_sub(self.measured.since);
-        let is_pressed = time >= RATE_OVER && self.measured.least >= PRESSED_LEAST;
-        is_pressed.then(|| self.measured.bytes as f64 / time.as_secs_f64())
+        let measured = self.measured?;
+        let time = now.saturating_sub(measured.since);
+        let is_much = time >= RATE_OVER && measured.bytes >= MEASURED_LEAST;
+        is_much.then(|| measured.bytes as f64 / time.as_secs_f64())
     }
 
     /// What it brought a second when all that was on the way with `last` came, if that took much longer than nothing.

@@ -423,3 +423,28 @@ fn a_much_slower_rail_holds_up_nothing() {
         assert!(rate > 0.94 * quick, "{rate} beside {slow}");
     }
 }
+
+/// Whoever reads words late would find a rail slow by what little they tell.
+#[test]
+fn a_late_word_of_little_tells_nothing() {
+    let at = Duration::from_millis;
+    let mut bundle = Bundle::default();
+    bundle.add(1, at(0));
+    let send = |bundle: &mut Bundle, lengths: &[usize], now| {
+        lengths.iter().for_each(|length| bundle.write(vec![0; *length]));
+        while bundle.next(now).is_some() {}
+    };
+    let hear = |bundle: &mut Bundle, arrived, now| {
+        let word = Word { delivered: 0, arrived };
+        bundle.heard(1, word, now).unwrap();
+    };
+    send(&mut bundle, &[8], at(0));
+    hear(&mut bundle, 1, at(1));
+    send(&mut bundle, &[8, 8, 60 << 10, 60 << 10], at(2));
+    hear(&mut bundle, 3, at(14));
+    assert_eq!(bundle.rails[&1].rate, None);
+    // What is much tells it.
+    send(&mut bundle, &[60 << 10], at(14));
+    hear(&mut bundle, 5, at(16));
+    assert!(bundle.rails[&1].rate.is_some_and(|rate| rate > 8e6), "{bundle:?}");
+}
