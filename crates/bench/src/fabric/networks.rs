@@ -262,7 +262,8 @@ impl Cables {
     fn alone(&self, time: Duration, samples: &mut Samples) -> Result<[f64; 2]> {
         let alone = [self.raw(0, time)?, self.raw(1, time)?];
         for (rate, of) in alone.iter().zip(self.rates) {
-            let name = format!("{CABLES}: raw TCP, {of} Mbit/s (Mbit/s)");
+            let [first, second] = self.rates;
+            let name = format!("{CABLES}: raw TCP, {of} of {first} and {second} Mbit/s (Mbit/s)");
             samples.entry(name).or_default().push(*rate);
         }
         Ok(alone)

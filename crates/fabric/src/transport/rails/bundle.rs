@@ -9,7 +9,7 @@
 //! one holds up is more than it brings. What may be on the way on a
 //! rail is what it brings in [`AHEAD`], so that one which suddenly becomes slow holds up no more.
 //!
-//! Nothing is judged by a clock alone, since whoever is to answer may be busy. A rail is stalled when
+//! No rail is given up by a clock alone, since whoever is to answer may be busy. It is stalled when
 //! another one has answered a probe that was sent well after one that it still owes: both are
 //! answered by the same reader, in the order in which they arrive.
 //! One that has no room for a probe is busy or stuck: it is stalled when it has brought nothing since.
@@ -88,9 +88,13 @@ struct Rail {
     brought: u32,
     /// It takes nothing more for now.
     full: bool,
+    /// Bytes a second, as learned last, and when.
     rate: Option<f64>,
-    /// When that was learned last.
     learned: Duration,
+    /// What the rate may have become since: it is tried again, with little.
+    hoped: Option<f64>,
+    /// It was given something since rails were last looked at.
+    is_given: bool,
     /// Since when the other end reads it. What was sent before has waited for that.
     read_since: Option<Duration>,
     /// None: it has not enough to do.
@@ -111,6 +115,16 @@ struct Given {
     at: Duration,
     /// Bytes that were on the way then, with its own.
     queue: usize,
+}
+
+/// Frames that were brought, of which the other end has told at once.
+#[derive(Debug)]
+struct Brought {
+    frames: usize,
+    bytes: usize,
+    /// When the first of them was sent.
+    first: Duration,
+    last: Given,
 }
 
 /// What a rail has brought since a moment from which on it always had enough to do.
@@ -154,6 +168,8 @@ impl Bundle {
             full: false,
             rate: None,
             learned: now,
+            hoped: None,
+            is_given: false,
             read_since: None,
             measured: None,
             probe: Probe::default(),
@@ -283,13 +299,7 @@ impl Bundle {
         if rail.stalled_since.take().is_some() || rail.read_since.is_none() {
             rail.is_read_from(now);
         }
-        // What was on the way before it is counted where it is asked how soon more would be there.
-        let queue = Duration::from_secs_f64(rail.probe.behind as f64 / rail.known_rate());
-        let trip = now.saturating_sub(asked).saturating_sub(queue);
-        // Others make it longer, nothing makes it shorter: long ones are believed by and by.
-        let trip =
-            rail.probe.trip.map_or(trip, |known| trip.min(known + (trip.max(known) - known) / 8));
-        rail.probe.trip = Some(trip);
+        rail.learn_trip(now.saturating_sub(asked));
         Ok(())
     }
 
@@ -309,9 +319,10 @@ impl Bundle {
         }
         self.asked = now;
         let best = self.rails.values().filter_map(|rail| rail.rate).fold(0.0, f64::max);
-        for rail in self.rails.values_mut().filter(|rail| rail.on_the_way.is_empty()) {
+        for rail in self.rails.values_mut() {
+            let is_idle = !std::mem::take(&mut rail.is_given) && rail.on_the_way.is_empty();
             let more = |rate: f64| (RATE_FORGOTTEN * (best - rate)).min(RATE_FORGOTTEN_MOST * rate);
-            rail.rate = rail.rate.map(|rate| rate + more(rate));
+            rail.hoped = rail.hoped.map(|rate| if is_idle { rate + more(rate) } else { rate });
         }
         for (id, rail) in self.rails.iter_mut().filter(|(_, rail)| rail.probe.open.is_none()) {
             rail.probe.last = rail.probe.last.wrapping_add(1);
@@ -350,7 +361,10 @@ impl Bundle {
 
     /// The rail by which so many bytes arrive first, unless it has enough to do.
     fn choose(&self, length: usize) -> Option<RailId> {
-        let usable = self.rails.iter().filter(|(_, rail)| rail.stalled_since.is_none());
+        // Nobody waits for one of which it is not known that it leads anywhere.
+        let is_known = |rail: &Rail| rail.read_since.is_some() || rail.has_room(length);
+        let usable = |rail: &Rail| rail.stalled_since.is_none() && is_known(rail);
+        let usable = self.rails.iter().filter(|(_, rail)| usable(rail));
         let first =
             usable.min_by(|(_, one), (_, other)| one.time(length).total_cmp(&other.time(length)));
         first.filter(|(_, rail)| rail.has_room(length)).map(|(id, _)| *id)
@@ -371,13 +385,10 @@ impl Bundle {
 }
 
 impl Rail {
-    fn known_rate(&self) -> f64 {
-        self.rate.unwrap_or(RATE_FIRST)
-    }
-
     fn window(&self) -> usize {
         // As little as may be of one that may turn out to be slow.
-        let ahead = self.rate.unwrap_or_default() * AHEAD.as_secs_f64();
+        let ahead = AHEAD + self.probe.trip.unwrap_or_default();
+        let ahead = self.rate.unwrap_or_default() * ahead.as_secs_f64();
         (ahead as usize).clamp(WINDOW_LEAST, WINDOW_MOST)
     }
 
@@ -388,11 +399,12 @@ impl Rail {
 
     /// Seconds until `length` bytes more would be there.
     fn time(&self, length: usize) -> f64 {
-        let queue = (self.bytes_on_the_way + length) as f64 / self.known_rate();
+        let queue = (self.bytes_on_the_way + length) as f64 / self.hoped.unwrap_or(RATE_FIRST);
         self.probe.trip.unwrap_or_default().as_secs_f64() / 2.0 + queue
     }
 
     fn take_on(&mut self, number: u64, length: usize, now: Duration) {
+        self.is_given = true;
         self.bytes_on_the_way += length;
         let queue = self.bytes_on_the_way;
         self.on_the_way.push_back(Given { number, length, at: now, queue });
@@ -420,48 +432,63 @@ impl Rail {
             return Err(Malformed::Unknown("frames of a rail"));
         }
         self.brought = arrived;
-        let before = self.bytes_on_the_way;
-        let Some(last) = self.take_off(more as usize) else { return Ok(()) };
-        let bytes = before - self.bytes_on_the_way;
+        let Some(brought) = self.take_off(more as usize) else { return Ok(()) };
         self.probe.refused = None;
         if self.read_since.is_none() {
             self.is_read_from(now);
             return Ok(());
         }
         if let Some(measured) = &mut self.measured {
-            measured.bytes += bytes;
+            measured.bytes += brought.bytes;
         }
         self.measure(now);
-        let is_told_at_once = more >= UNSAID_FRAMES || bytes >= UNSAID_BYTES;
-        self.learn(last, is_told_at_once, now);
+        self.learn(&brought, now);
         Ok(())
     }
 
-    /// What was brought is no longer on the way. Returns the last of it.
-    fn take_off(&mut self, frames: usize) -> Option<Given> {
+    /// What was brought is no longer on the way.
+    fn take_off(&mut self, frames: usize) -> Option<Brought> {
+        let before = self.bytes_on_the_way;
+        let first = self.on_the_way.front()?.at;
         let brought = self.on_the_way.drain(..frames);
-        brought.inspect(|given| self.bytes_on_the_way -= given.length).last()
+        let last = brought.inspect(|given| self.bytes_on_the_way -= given.length).last()?;
+        Some(Brought { frames, bytes: before - self.bytes_on_the_way, first, last })
     }
 
-    /// From what was brought until now, `last` the last.
-    fn learn(&mut self, last: Given, is_told_at_once: bool, now: Duration) {
+    /// A probe was answered after so long. What was on the way before it is counted where it is asked how soon more would
+    /// be there.
+    fn learn_trip(&mut self, took: Duration) {
+        let queue = self.probe.behind as f64 / self.rate.unwrap_or(RATE_FIRST);
+        let trip = took.saturating_sub(Duration::from_secs_f64(queue));
+        self.probe.trip = Some(match self.probe.trip {
+            // How long it was, nobody knows so well.
+            Some(known) if self.probe.behind > 0 && trip < known => known,
+            // Others make it longer, nothing makes it shorter: long ones are believed by and by.
+            Some(known) => trip.min(known + trip.saturating_sub(known) / 8),
+            None => trip,
+        });
+    }
+
+    fn learn(&mut self, brought: &Brought, now: Duration) {
         if now.saturating_sub(self.learned) < RATE_OVER {
             return;
         }
-        let learned = match self.while_pressed(now) {
-            Some(rate) => Some((rate, true)),
-            // Of little, and of what was told later, the time is mostly another's.
-            None => self
-                .by_one(last, now)
-                .map(|rate| (rate, is_told_at_once && last.queue >= PRESSED_LEAST)),
+        let known = self.rate.unwrap_or(RATE_FIRST);
+        let bounds = || self.bounds(brought, now);
+        let Some([least, most]) = self.while_pressed(now).map(|rate| [rate; 2]).or_else(bounds)
+        else {
+            return;
         };
-        if let Some((rate, is_sure)) = learned
-            && (is_sure || rate > self.known_rate())
-        {
-            self.rate = Some(self.rate.map_or(rate, |known| known + RATE_GAIN * (rate - known)));
-            (self.learned, self.measured) = (now, None);
-            self.measure(now);
+        if (least..=most).contains(&known) {
+            // It was tried, and is no better.
+            self.hoped = self.rate;
+            return;
         }
+        let found = known.clamp(least, most);
+        let rate = self.rate.map_or(found, |known| known + RATE_GAIN * (found - known));
+        (self.rate, self.hoped) = (Some(rate), Some(rate));
+        (self.learned, self.measured) = (now, None);
+        self.measure(now);
     }
 
     /// What it brought a second while it always had enough to do.
@@ -472,12 +499,30 @@ impl Rail {
         is_much.then(|| measured.bytes as f64 / time.as_secs_f64())
     }
 
-    /// What it brought a second when all that was on the way with `last` came, if that took much longer than nothing.
-    fn by_one(&self, last: Given, now: Duration) -> Option<f64> {
-        let is_read = self.read_since.is_some_and(|since| last.at >= since);
+    /// What it brings a second at least and at most: what was brought was all sent after the first of it, and what was on the
+    /// way with the last came when that was sent, but for what had arrived and was not said. None if it took little longer
+    /// than nothing.
+    fn bounds(&self, brought: &Brought, now: Duration) -> Option<[f64; 2]> {
         let trip = self.probe.trip.unwrap_or_default();
-        let took = now.saturating_sub(last.at + trip);
-        (is_read && took >= trip.max(TOOK_LEAST)).then(|| last.queue as f64 / took.as_secs_f64())
+        let rate = |bytes: usize, since: Duration| {
+            let took = now.saturating_sub(since + trip);
+            let is_much = since >= self.read_since? && took >= trip.max(TOOK_LEAST);
+            is_much.then(|| bytes as f64 / took.as_secs_f64())
+        };
+        let Given { queue, at, .. } = brought.last;
+        let least = [(brought.bytes, brought.first), (queue.saturating_sub(UNSAID_BYTES), at)];
+        let least = least.into_iter().filter_map(|(bytes, since)| rate(bytes, since));
+        let least = least.reduce(f64::max)?;
+        // Of little, and of what was told later, the time is mostly another's.
+        let is_sure = brought.is_told_at_once() && queue >= PRESSED_LEAST;
+        let most = rate(queue, at).filter(|_| is_sure).unwrap_or(f64::INFINITY);
+        Some([least.min(most), most])
+    }
+}
+
+impl Brought {
+    fn is_told_at_once(&self) -> bool {
+        self.frames >= UNSAID_FRAMES as usize || self.bytes >= UNSAID_BYTES
     }
 }
 

@@ -471,7 +471,10 @@ impl Sink for Arriving<'_> {
                 Ok(())
             }
             Frame::Answered { token } => {
-                lock(&self.shared.out).bundle.answered(self.id, token, now)
+                let out = &mut *lock(&self.shared.out);
+                out.bundle.answered(self.id, token, now)?;
+                self.shared.carry(out);
+                Ok(())
             }
             _ => Err(Malformed::Unknown("a stream without rails")),
         }
