@@ -6,8 +6,8 @@
 //!
 //! A frame goes where it will have arrived first: each rail is known by the time of its probes and by
 //! the rate at which it brings what is sent. It waits if that one has enough to do, since what a slow
-//! one holds up is more than it brings. What may be on the way on a
-//! rail is what it brings in [`AHEAD`], so that one which suddenly becomes slow holds up no more.
+//! one holds up is more than it brings. What may be on the way on a rail is what it brings in [`AHEAD`]
+//! and a round trip, so that one which suddenly becomes slow holds up no more.
 //!
 //! No rail is given up by a clock alone, since whoever is to answer may be busy. It is stalled when
 //! another one has answered a probe that was sent well after one that it still owes: both are
@@ -46,6 +46,8 @@ const PRESSED_LEAST: usize = 2 * UNSAID_BYTES;
 const RATE_FORGOTTEN: f64 = 0.05;
 /// By which part of its own rate at most: one that is a hundred times slower is not tried again all the while.
 const RATE_FORGOTTEN_MOST: f64 = 0.2;
+/// So many times what a try took that showed nothing better are other rails not to be held up by the next.
+const TRIED_AGAIN_AFTER: u32 = 20;
 /// How often rails are asked, as long as anything is carried.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
 /// A rail is stalled when another has answered what was asked so much later, and four of its own
@@ -91,8 +93,10 @@ struct Rail {
     /// Bytes a second, as learned last, and when.
     rate: Option<f64>,
     learned: Duration,
-    /// What the rate may have become since: it is tried again, with little.
+    /// What the rate may have become since. It chooses the rail, and gives it no more at once.
     hoped: Option<f64>,
+    /// Nothing more is hoped before.
+    hopes_from: Duration,
     /// It was given something since rails were last looked at.
     is_given: bool,
     /// Since when the other end reads it. What was sent before has waited for that.
@@ -117,7 +121,7 @@ struct Given {
     queue: usize,
 }
 
-/// Frames that were brought, of which the other end has told at once.
+/// Frames that were brought, of which one word tells.
 #[derive(Debug)]
 struct Brought {
     frames: usize,
@@ -169,6 +173,7 @@ impl Bundle {
             rate: None,
             learned: now,
             hoped: None,
+            hopes_from: now,
             is_given: false,
             read_since: None,
             measured: None,
@@ -258,6 +263,11 @@ impl Bundle {
         self.rails.iter().filter(|(_, rail)| rail.arrived != rail.said).map(|(id, _)| *id)
     }
 
+    /// Whether more has arrived by a rail than was said.
+    pub fn owes(&self, id: RailId) -> bool {
+        self.rails.get(&id).is_some_and(|rail| rail.arrived != rail.said)
+    }
+
     /// How many frames have arrived by a rail, which is to be said there.
     pub fn arrived_by(&self, id: RailId) -> u32 {
         self.rails.get(&id).map_or(0, |rail| rail.arrived)
@@ -318,9 +328,12 @@ impl Bundle {
             return (probes, dead);
         }
         self.asked = now;
-        let best = self.rails.values().filter_map(|rail| rail.rate).fold(0.0, f64::max);
+        let rates = self.rails.values().map(|rail| rail.rate.unwrap_or(RATE_FIRST));
+        let best = rates.fold(0.0, f64::max);
         for rail in self.rails.values_mut() {
-            let is_idle = !std::mem::take(&mut rail.is_given) && rail.on_the_way.is_empty();
+            let is_idle = !std::mem::take(&mut rail.is_given)
+                && rail.on_the_way.is_empty()
+                && now >= rail.hopes_from;
             let more = |rate: f64| (RATE_FORGOTTEN * (best - rate)).min(RATE_FORGOTTEN_MOST * rate);
             rail.hoped = rail.hoped.map(|rate| if is_idle { rate + more(rate) } else { rate });
         }
@@ -461,8 +474,8 @@ impl Rail {
         let queue = self.probe.behind as f64 / self.rate.unwrap_or(RATE_FIRST);
         let trip = took.saturating_sub(Duration::from_secs_f64(queue));
         self.probe.trip = Some(match self.probe.trip {
-            // How long it was, nobody knows so well.
-            Some(known) if self.probe.behind > 0 && trip < known => known,
+            // How much of it was the queue, nobody knows so well.
+            Some(known) if self.probe.behind > 0 && trip < known => known - (known - trip) / 32,
             // Others make it longer, nothing makes it shorter: long ones are believed by and by.
             Some(known) => trip.min(known + trip.saturating_sub(known) / 8),
             None => trip,
@@ -480,8 +493,9 @@ impl Rail {
             return;
         };
         if (least..=most).contains(&known) {
-            // It was tried, and is no better.
+            // It was tried, and has shown nothing better.
             self.hoped = self.rate;
+            self.hopes_from = now + now.saturating_sub(brought.first) * TRIED_AGAIN_AFTER;
             return;
         }
         let found = known.clamp(least, most);
@@ -504,18 +518,19 @@ impl Rail {
     /// than nothing.
     fn bounds(&self, brought: &Brought, now: Duration) -> Option<[f64; 2]> {
         let trip = self.probe.trip.unwrap_or_default();
-        let rate = |bytes: usize, since: Duration| {
+        let took = |since: Duration| {
             let took = now.saturating_sub(since + trip);
-            let is_much = since >= self.read_since? && took >= trip.max(TOOK_LEAST);
-            is_much.then(|| bytes as f64 / took.as_secs_f64())
+            (since >= self.read_since? && took >= trip.max(TOOK_LEAST)).then_some(took)
         };
+        let rate = |bytes: usize, time: Duration| bytes as f64 / time.as_secs_f64();
         let Given { queue, at, .. } = brought.last;
-        let least = [(brought.bytes, brought.first), (queue.saturating_sub(UNSAID_BYTES), at)];
-        let least = least.into_iter().filter_map(|(bytes, since)| rate(bytes, since));
-        let least = least.reduce(f64::max)?;
+        let of_these = took(brought.first).map(|time| rate(brought.bytes, time));
+        // Words were on the way then as well.
+        let of_all = took(at).map(|time| rate(queue.saturating_sub(UNSAID_BYTES), time + trip));
+        let least = of_these.into_iter().chain(of_all).reduce(f64::max)?;
         // Of little, and of what was told later, the time is mostly another's.
         let is_sure = brought.is_told_at_once() && queue >= PRESSED_LEAST;
-        let most = rate(queue, at).filter(|_| is_sure).unwrap_or(f64::INFINITY);
+        let most = took(at).filter(|_| is_sure).map_or(f64::INFINITY, |time| rate(queue, time));
         Some([least.min(most), most])
     }
 }
