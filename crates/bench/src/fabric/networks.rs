@@ -261,8 +261,8 @@ impl Cables {
     /// The same of each, as samples too.
     fn alone(&self, time: Duration, samples: &mut Samples) -> Result<[f64; 2]> {
         let alone = [self.raw(0, time)?, self.raw(1, time)?];
+        let [first, second] = self.rates;
         for (rate, of) in alone.iter().zip(self.rates) {
-            let [first, second] = self.rates;
             let name = format!("{CABLES}: raw TCP, {of} of {first} and {second} Mbit/s (Mbit/s)");
             samples.entry(name).or_default().push(*rate);
         }

@@ -124,7 +124,7 @@ struct Given {
 /// Frames that were brought, of which one word tells.
 #[derive(Debug)]
 struct Brought {
-    frames: usize,
+    frames: u32,
     bytes: usize,
     /// When the first of them was sent.
     first: Duration,
@@ -237,9 +237,7 @@ impl Bundle {
             self.again.insert(given.number);
         }
         // Less may be on the way than was when it was given that.
-        if rail.bytes_on_the_way < PRESSED_LEAST {
-            rail.measured = None;
-        }
+        rail.measured = rail.measured.filter(|_| rail.is_pressed());
     }
 
     /// The rail may take something again.
@@ -255,17 +253,17 @@ impl Bundle {
         let Some(rail) = self.rails.get_mut(&id) else { return false };
         rail.arrived = rail.arrived.wrapping_add(1);
         rail.unsaid_bytes += length;
-        rail.arrived.wrapping_sub(rail.said) >= UNSAID_FRAMES || rail.unsaid_bytes >= UNSAID_BYTES
+        is_told_at_once(rail.arrived.wrapping_sub(rail.said), rail.unsaid_bytes)
     }
 
     /// Rails whose other ends are to be told what has arrived.
     pub fn owing(&self) -> impl Iterator<Item = RailId> {
-        self.rails.iter().filter(|(_, rail)| rail.arrived != rail.said).map(|(id, _)| *id)
+        self.rails.iter().filter(|(_, rail)| rail.owes()).map(|(id, _)| *id)
     }
 
     /// Whether more has arrived by a rail than was said.
     pub fn owes(&self, id: RailId) -> bool {
-        self.rails.get(&id).is_some_and(|rail| rail.arrived != rail.said)
+        self.rails.get(&id).is_some_and(Rail::owes)
     }
 
     /// How many frames have arrived by a rail, which is to be said there.
@@ -328,15 +326,8 @@ impl Bundle {
             return (probes, dead);
         }
         self.asked = now;
-        let rates = self.rails.values().map(|rail| rail.rate.unwrap_or(RATE_FIRST));
-        let best = rates.fold(0.0, f64::max);
-        for rail in self.rails.values_mut() {
-            let is_idle = !std::mem::take(&mut rail.is_given)
-                && rail.on_the_way.is_empty()
-                && now >= rail.hopes_from;
-            let more = |rate: f64| (RATE_FORGOTTEN * (best - rate)).min(RATE_FORGOTTEN_MOST * rate);
-            rail.hoped = rail.hoped.map(|rate| if is_idle { rate + more(rate) } else { rate });
-        }
+        let best = self.rails.values().map(Rail::known_rate).fold(0.0, f64::max);
+        self.rails.values_mut().for_each(|rail| rail.hope(best, now));
         for (id, rail) in self.rails.iter_mut().filter(|(_, rail)| rail.probe.open.is_none()) {
             rail.probe.last = rail.probe.last.wrapping_add(1);
             (rail.probe.open, rail.probe.behind) = (Some(now), rail.bytes_on_the_way);
@@ -398,6 +389,18 @@ impl Bundle {
 }
 
 impl Rail {
+    fn known_rate(&self) -> f64 {
+        self.rate.unwrap_or(RATE_FIRST)
+    }
+
+    fn owes(&self) -> bool {
+        self.arrived != self.said
+    }
+
+    fn is_pressed(&self) -> bool {
+        self.bytes_on_the_way >= PRESSED_LEAST
+    }
+
     fn window(&self) -> usize {
         // As little as may be of one that may turn out to be slow.
         let ahead = AHEAD + self.probe.trip.unwrap_or_default();
@@ -426,7 +429,7 @@ impl Rail {
 
     /// Begins to count what is brought if there is enough to do, and ends if there is not.
     fn measure(&mut self, now: Duration) {
-        if self.bytes_on_the_way < PRESSED_LEAST {
+        if !self.is_pressed() {
             self.measured = None;
         } else if self.read_since.is_some() {
             self.measured.get_or_insert(Measured { since: now, bytes: 0 });
@@ -445,7 +448,7 @@ impl Rail {
             return Err(Malformed::Unknown("frames of a rail"));
         }
         self.brought = arrived;
-        let Some(brought) = self.take_off(more as usize) else { return Ok(()) };
+        let Some(brought) = self.take_off(more) else { return Ok(()) };
         self.probe.refused = None;
         if self.read_since.is_none() {
             self.is_read_from(now);
@@ -460,18 +463,28 @@ impl Rail {
     }
 
     /// What was brought is no longer on the way.
-    fn take_off(&mut self, frames: usize) -> Option<Brought> {
+    fn take_off(&mut self, frames: u32) -> Option<Brought> {
         let before = self.bytes_on_the_way;
         let first = self.on_the_way.front()?.at;
-        let brought = self.on_the_way.drain(..frames);
+        let brought = self.on_the_way.drain(..frames as usize);
         let last = brought.inspect(|given| self.bytes_on_the_way -= given.length).last()?;
         Some(Brought { frames, bytes: before - self.bytes_on_the_way, first, last })
+    }
+
+    /// Rails are looked at, of which the best brings so much: one that was given nothing may have become like it.
+    fn hope(&mut self, best: f64, now: Duration) {
+        let is_given = std::mem::take(&mut self.is_given);
+        if is_given || !self.on_the_way.is_empty() || now < self.hopes_from {
+            return;
+        }
+        let more = |rate: f64| (RATE_FORGOTTEN * (best - rate)).min(RATE_FORGOTTEN_MOST * rate);
+        self.hoped = self.hoped.map(|rate| rate + more(rate));
     }
 
     /// A probe was answered after so long. What was on the way before it is counted where it is asked how soon more would
     /// be there.
     fn learn_trip(&mut self, took: Duration) {
-        let queue = self.probe.behind as f64 / self.rate.unwrap_or(RATE_FIRST);
+        let queue = self.probe.behind as f64 / self.known_rate();
         let trip = took.saturating_sub(Duration::from_secs_f64(queue));
         self.probe.trip = Some(match self.probe.trip {
             // How much of it was the queue, nobody knows so well.
@@ -486,7 +499,7 @@ impl Rail {
         if now.saturating_sub(self.learned) < RATE_OVER {
             return;
         }
-        let known = self.rate.unwrap_or(RATE_FIRST);
+        let known = self.known_rate();
         let bounds = || self.bounds(brought, now);
         let Some([least, most]) = self.while_pressed(now).map(|rate| [rate; 2]).or_else(bounds)
         else {
@@ -529,16 +542,15 @@ impl Rail {
         let of_all = took(at).map(|time| rate(queue.saturating_sub(UNSAID_BYTES), time + trip));
         let least = of_these.into_iter().chain(of_all).reduce(f64::max)?;
         // Of little, and of what was told later, the time is mostly another's.
-        let is_sure = brought.is_told_at_once() && queue >= PRESSED_LEAST;
+        let is_sure = is_told_at_once(brought.frames, brought.bytes) && queue >= PRESSED_LEAST;
         let most = took(at).filter(|_| is_sure).map_or(f64::INFINITY, |time| rate(queue, time));
         Some([least.min(most), most])
     }
 }
 
-impl Brought {
-    fn is_told_at_once(&self) -> bool {
-        self.frames >= UNSAID_FRAMES as usize || self.bytes >= UNSAID_BYTES
-    }
+/// Whether one end tells the other at once that so much has arrived: the other knows by that how late a word may be.
+fn is_told_at_once(frames: u32, bytes: usize) -> bool {
+    frames >= UNSAID_FRAMES || bytes >= UNSAID_BYTES
 }
 
 #[cfg(test)]
