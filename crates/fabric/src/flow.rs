@@ -9,8 +9,9 @@
 use crate::frame::{EAGER_MOST, HEAD, Malformed};
 use crate::id::{Place, ResourceId};
 use crate::matching::Tag;
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use indexmap::IndexMap;
+use std::collections::VecDeque;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use thiserror::Error;
 
 /// What a message of the longest that are sent without asking is charged.
@@ -60,7 +61,7 @@ pub struct Unsent {
 #[derive(Debug)]
 pub struct Outbound {
     window: u64,
-    on_the_way: HashMap<Place, u64, BuildHasherDefault<PlaceHasher>>,
+    on_the_way: Counts<Place>,
     unconfirmed: VecDeque<Sent>,
     confirmed: u32,
     /// How many messages and offers there were of which the other end has not said that they were not delivered.
@@ -70,9 +71,16 @@ pub struct Outbound {
 /// What one receiver has taken and not yet given back, for each link.
 #[derive(Debug, Default)]
 pub struct Owed {
-    by_link: HashMap<u32, u64, BuildHasherDefault<PlaceHasher>>,
+    by_link: Counts<u32>,
     /// Some link is owed so much that the next message by it should give that back.
     is_due: bool,
+}
+
+/// A number for each key. That of the key that was asked for last is at hand: mostly it is asked for again.
+#[derive(Debug, Default)]
+struct Counts<K> {
+    all: IndexMap<K, u64, BuildHasherDefault<PlaceHasher>>,
+    last: usize,
 }
 
 /// What a message with `length` bytes of payload is charged.
@@ -92,13 +100,13 @@ impl Unsent {
 impl Outbound {
     /// Nothing sent. Each receiver lends `window`.
     pub fn new(window: u64) -> Self {
-        let (on_the_way, unconfirmed) = (HashMap::default(), VecDeque::new());
+        let (on_the_way, unconfirmed) = (Counts::new(), VecDeque::new());
         Self { window, on_the_way, unconfirmed, confirmed: 0, rejectable: 0 }
     }
 
     /// Takes `charge` of the window of `to`. Returns whether there was so much left.
     pub fn reserve(&mut self, to: Place, charge: u32) -> bool {
-        let on_the_way = self.on_the_way.entry(to).or_insert(0);
+        let on_the_way = self.on_the_way.of(to);
         let all = *on_the_way + u64::from(charge);
         let fits = all <= self.window;
         if fits {
@@ -122,11 +130,11 @@ impl Outbound {
         if bytes == 0 {
             return Ok(());
         }
-        let on_the_way = self.on_the_way.get_mut(&place).ok_or(Malformed::Unknown("credit"))?;
+        let on_the_way = self.on_the_way.get(&place).ok_or(Malformed::Unknown("credit"))?;
         *on_the_way = on_the_way.checked_sub(bytes).ok_or(Malformed::Unknown("credit"))?;
         // Forgotten when nothing is on the way, or dropped resources would be kept for ever.
         if *on_the_way == 0 {
-            self.on_the_way.remove(&place);
+            self.on_the_way.forget(&place);
         }
         Ok(())
     }
@@ -170,22 +178,50 @@ impl Outbound {
     /// The link is broken: what the other end may not have seen, with its number.
     pub fn abandon(&mut self) -> impl Iterator<Item = (u32, Sent)> {
         let unconfirmed: Vec<_> = self.unconfirmed().collect();
-        self.on_the_way.clear();
+        self.on_the_way = Counts::new();
         self.unconfirmed.clear();
         unconfirmed.into_iter()
+    }
+}
+
+impl<K: Hash + Eq> Counts<K> {
+    const fn new() -> Self {
+        Self { all: IndexMap::with_hasher(BuildHasherDefault::new()), last: 0 }
+    }
+
+    /// That of `key`, if it has one.
+    #[inline]
+    fn get(&mut self, key: &K) -> Option<&mut u64> {
+        if self.all.get_index(self.last).is_none_or(|(last, _)| last != key) {
+            self.last = self.all.get_index_of(key)?;
+        }
+        self.all.get_index_mut(self.last).map(|(_, number)| number)
+    }
+
+    /// That of `key`, and 0 if it had none.
+    #[inline]
+    fn of(&mut self, key: K) -> &mut u64 {
+        if self.get(&key).is_none() {
+            self.last = self.all.insert_full(key, 0).0;
+        }
+        &mut self.all[self.last]
+    }
+
+    fn forget(&mut self, key: &K) {
+        self.all.swap_remove(key);
     }
 }
 
 impl Owed {
     /// Nothing.
     pub const fn new() -> Self {
-        Self { by_link: HashMap::with_hasher(BuildHasherDefault::new()), is_due: false }
+        Self { by_link: Counts::new(), is_due: false }
     }
 
     /// A message from `link` that was charged with `charge` was taken. Returns what to give back
     /// now.
     pub fn taken(&mut self, link: u32, charge: u32) -> Option<u64> {
-        let owed = self.by_link.entry(link).or_insert(0);
+        let owed = self.by_link.of(link);
         *owed += u64::from(charge);
         self.is_due |= *owed >= CREDIT_WITH_MESSAGE;
         (*owed >= CREDIT_ALONE).then(|| std::mem::take(owed))
@@ -198,26 +234,26 @@ impl Owed {
 
     /// What a message by `link` gives back: 0 if that is not worth it.
     pub fn with_message(&mut self, link: u32) -> u32 {
-        let owed = self.by_link.get_mut(&link).filter(|owed| **owed >= CREDIT_WITH_MESSAGE);
+        let owed = self.by_link.get(&link).filter(|owed| **owed >= CREDIT_WITH_MESSAGE);
         let credit = owed.map_or(0, std::mem::take);
-        self.is_due = self.by_link.values().any(|owed| *owed >= CREDIT_WITH_MESSAGE);
+        self.is_due = self.by_link.all.values().any(|owed| *owed >= CREDIT_WITH_MESSAGE);
         credit as u32
     }
 
     /// The message was not sent: it is owed as before.
     pub fn put_back(&mut self, link: u32, credit: u32) {
-        *self.by_link.entry(link).or_insert(0) += u64::from(credit);
+        *self.by_link.of(link) += u64::from(credit);
         self.is_due = true;
     }
 
     /// The receiver goes: everything is given back.
     pub fn all(&mut self) -> impl Iterator<Item = (u32, u64)> {
-        std::mem::take(&mut self.by_link).into_iter().filter(|(_, bytes)| *bytes > 0)
+        std::mem::take(&mut self.by_link.all).into_iter().filter(|(_, bytes)| *bytes > 0)
     }
 
     /// `link` is no more.
     pub fn forget(&mut self, link: u32) {
-        self.by_link.remove(&link);
+        self.by_link.forget(&link);
     }
 }
 

@@ -266,17 +266,17 @@ pub enum Malformed {
 
 impl Head {
     /// Its bytes.
+    #[inline(always)]
     pub fn encode(&self) -> [u8; HEAD] {
-        let fields = Fields::of(&self.frame);
+        let Fields { kind, from, to, tag, size, token } = Fields::of(&self.frame);
+        let halves = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let place = |place: Place| halves(place.slot, place.generation);
+        let first = halves(self.length, kind.into());
+        let words = [first, place(from), place(to), tag, size, halves(token, self.seen)];
         let mut bytes = [0; HEAD];
-        bytes[0..4].copy_from_slice(&self.length.to_le_bytes());
-        bytes[4] = fields.kind;
-        bytes[8..16].copy_from_slice(&place_bytes(fields.from));
-        bytes[16..24].copy_from_slice(&place_bytes(fields.to));
-        bytes[24..32].copy_from_slice(&fields.tag.to_le_bytes());
-        bytes[32..40].copy_from_slice(&fields.size.to_le_bytes());
-        bytes[40..44].copy_from_slice(&fields.token.to_le_bytes());
-        bytes[44..48].copy_from_slice(&self.seen.to_le_bytes());
+        for (bytes, word) in bytes.chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
         bytes
     }
 
@@ -434,6 +434,7 @@ struct Fields {
 }
 
 impl Fields {
+    #[inline(always)]
     fn of(frame: &Frame) -> Self {
         let none = Self { kind: 0, from: NOWHERE, to: NOWHERE, tag: 0, size: 0, token: 0 };
         match *frame {
@@ -503,10 +504,6 @@ impl Fields {
     }
 }
 
-fn place_bytes(place: Place) -> [u8; 8] {
-    (u64::from(place.slot) | u64::from(place.generation) << 32).to_le_bytes()
-}
-
 fn place_at(bytes: &[u8], at: usize) -> Place {
     Place { slot: u32_at(bytes, at), generation: u32_at(bytes, at + 4) }
 }
@@ -520,7 +517,9 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    std::array::from_fn(|offset| bytes[at + offset])
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[at..at + N]);
+    array
 }
 
 #[cfg(test)]

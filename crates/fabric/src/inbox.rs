@@ -43,17 +43,21 @@ pub struct Arrived {
 pub enum Body {
     /// All of it.
     Whole(Buffer),
-    /// It is fetched when somebody wants it.
-    Offered {
-        /// From where.
-        link: Arc<Link>,
-        /// Its name there.
-        token: u32,
-        /// Its length.
-        size: u64,
-        /// It is being fetched already.
-        ahead: bool,
-    },
+    /// It is fetched when somebody wants it. Few are, and what all others pass stays short.
+    Offered(Box<Offered>),
+}
+
+/// Where a long message is to be had.
+#[derive(Debug)]
+pub struct Offered {
+    /// From where.
+    pub link: Arc<Link>,
+    /// Its name there.
+    pub token: u32,
+    /// Its length.
+    pub size: u64,
+    /// It is being fetched already.
+    pub ahead: bool,
 }
 
 /// A message that was sent did not reach its receiver.
@@ -219,8 +223,10 @@ impl Inbox {
             self.from_within -= u64::from(message.charge);
             return (Some(Taken::Message(message, None)), std::mem::take(&mut self.senders));
         }
-        if let Body::Offered { size, ahead: true, .. } = message.body {
-            self.ahead -= size;
+        if let Body::Offered(offered) = &message.body
+            && offered.ahead
+        {
+            self.ahead -= offered.size;
         }
         if message.link == NO_LINK {
             self.from_gone -= u64::from(message.charge);
@@ -236,7 +242,8 @@ impl Inbox {
     pub fn fetch_ahead(&mut self, wanted: &Match) -> Vec<(Arc<Link>, u32, u64)> {
         let mut found = Vec::new();
         for message in self.queue.iter_mut().filter(|message| wanted.wants(*message)) {
-            let Body::Offered { link, token, size, ahead } = &mut message.body else { break };
+            let Body::Offered(offered) = &mut message.body else { break };
+            let Offered { link, token, size, ahead } = &mut **offered;
             if *ahead {
                 continue;
             }
@@ -587,7 +594,8 @@ mod tests {
         let (ends, _rails) = rails::ends().unwrap();
         let link = Arc::new(Link::new(3, ContextId::new(1), ends));
         for (token, size) in [(1, 10), (2, u64::MAX)] {
-            let body = Body::Offered { link: link.clone(), token, size, ahead: false };
+            let offered = Offered { link: link.clone(), token, size, ahead: false };
+            let body = Body::Offered(offered.into());
             inbox.deliver(Arrived { body, ..message(1) }, None).unwrap();
         }
         let fetched = inbox.fetch_ahead(&Match::any());

@@ -93,6 +93,9 @@ const ROUNDS: u32 = 256;
 /// While spinning on memory alone: rounds between looks whether another thread has handled what this
 /// one waits for. Such a look costs as much as a round.
 const ROUNDS_ALONE: u32 = 8;
+/// While spinning: rounds after which a thread counts as one that does. Most waits of two that answer each other are shorter,
+/// and counting takes as long as some rounds.
+const ROUNDS_UNCOUNTED: u32 = 64;
 /// Longer than any program runs, and still a time that clocks can be asked for.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// How long a look at what is only watched stands for others of threads that do not wait, where all else is in memory:
@@ -226,7 +229,7 @@ impl Progress {
         deadline: Option<Instant>,
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Option<Option<T>> {
-        let _counted = (self.wait != Wait::Block).then(Spinning::begin);
+        let mut counted = None;
         let until = match self.wait {
             Wait::Spin => None,
             Wait::Block => Some(None),
@@ -249,6 +252,11 @@ impl Progress {
             }
             if until == Some(None) {
                 return None;
+            }
+            if counted.is_none()
+                && (round >= ROUNDS_UNCOUNTED || SPINNING.load(Relaxed) >= self.cores)
+            {
+                counted = Some(Spinning::begin());
             }
             if round.is_multiple_of(ROUNDS) || work.are_many(view) {
                 self.look_at_watched(work);

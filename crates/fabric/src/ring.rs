@@ -55,6 +55,11 @@ pub unsafe trait Memory {
     /// # Safety
     /// Nobody else reads or writes there.
     unsafe fn write(&self, offset: usize, bytes: &[u8]);
+    /// Copies all of `head` but its first four bytes to where it belongs in the slot at `offset`.
+    ///
+    /// # Safety
+    /// As for `write`.
+    unsafe fn write_head(&self, offset: usize, head: &[u8; HEAD]);
     /// Appends `length` bytes from `offset` on to `into`.
     ///
     /// # Safety
@@ -121,7 +126,7 @@ impl<M: Memory> Writer<M> {
         // away while the others are written.
         // SAFETY: as above.
         unsafe {
-            self.memory.write(offset + 4, &head[4..]);
+            self.memory.write_head(offset, head);
             self.memory.write(offset + HEAD, first);
         }
         start.store(payload.len() as u32 + 1, Release);
@@ -357,6 +362,10 @@ mod tests {
                     self.set_byte(offset + at, *byte);
                 }
             }
+        }
+        unsafe fn write_head(&self, offset: usize, head: &[u8; HEAD]) {
+            // SAFETY: as the caller says.
+            unsafe { self.write(offset + 4, &head[4..]) };
         }
         unsafe fn read(&self, offset: usize, length: usize, into: &mut Vec<u8>) {
             let last = length.saturating_sub(1);

@@ -29,38 +29,33 @@ impl<'a> Catcher<'a> {
     }
 
     /// What is there.
-    pub fn look(&self) -> Option<Taken> {
-        self.take().or_else(|| {
-            self.core.progress.look(self);
-            self.take()
-        })
+    pub fn look(self) -> Option<Taken> {
+        if self.catch_waiting().is_none() {
+            self.core.progress.look(&self);
+            self.catch_waiting();
+        }
+        self.caught.into_inner()
     }
 
     /// What comes before `deadline`.
-    pub fn wait(&self, deadline: Option<Instant>) -> Option<Taken> {
+    pub fn wait(self, deadline: Option<Instant>) -> Option<Taken> {
         let Core { progress, inboxes, .. } = self.core;
         let enlist = |parker: &Arc<Parker>| {
             inboxes.with(self.place, |inbox| inbox.enlist_receiver(self.wanted, parker));
             *self.enlisted.borrow_mut() = Some(parker.clone());
         };
-        progress.wait(self, deadline, || self.catch_waiting(), enlist);
+        progress.wait(&self, deadline, || self.catch_waiting(), enlist);
         // What was caught when time was up as well.
-        let Some(parker) = self.enlisted.take() else { return self.caught.take() };
+        let Some(parker) = self.enlisted.take() else { return self.caught.into_inner() };
         let others_wait = inboxes.with(self.place, |inbox| inbox.delist_receiver(&parker));
         // Woken for a message at the last moment: nobody else was woken for it.
-        let taken = self.take();
+        self.catch_waiting();
         // If it has another one already, that one is for somebody else.
         if others_wait == Some(true) && inboxes.may_have(self.place) {
             let next = inboxes.with(self.place, Inbox::next_receiver).flatten();
             next.iter().for_each(|parker| progress.wake(parker));
         }
-        taken
-    }
-
-    /// What was caught, or waits in the inbox.
-    fn take(&self) -> Option<Taken> {
-        self.catch_waiting();
-        self.caught.take()
+        self.caught.into_inner()
     }
 
     /// Catches what waits in the inbox, unless something is caught. Returns whether something is. It stays where it is:
@@ -85,6 +80,7 @@ impl Home for Catcher<'_> {
         self.core.message_most()
     }
 
+    #[inline(always)]
     fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Refusal>, Malformed> {
         let (mut caught, enlisted) = (self.caught.borrow_mut(), self.enlisted.borrow());
         let is_free = caught.is_none() && enlisted.is_none();

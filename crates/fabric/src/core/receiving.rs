@@ -4,10 +4,9 @@ use super::catcher::Catcher;
 use super::{Core, Patience, Received};
 use crate::frame::{Frame, Malformed, Reason, Refusal};
 use crate::id::{Place, ResourceId};
-use crate::inbox::{Arrived, Body, Inbox, Left, Taken, Undelivered};
+use crate::inbox::{Arrived, Body, Inbox, Left, Offered, Taken, Undelivered};
 use crate::link::{Assembled, Home, Link};
 use crate::matching::{Match, Tag};
-use crate::payload::Buffer;
 use crate::progress::Parker;
 use std::sync::Arc;
 
@@ -21,23 +20,23 @@ impl Core {
         patience: Patience,
     ) -> Option<Result<Received, Undelivered>> {
         loop {
-            let message = match self.take(place, wanted, patience)? {
-                Taken::Notice(undelivered) => return Some(Err(undelivered)),
-                Taken::Message(message, None) => message,
-                Taken::Message(message, Some(bytes)) => {
-                    self.give_back(place, message.link, bytes);
-                    message
+            let (Arrived { from, tag, body, link, .. }, credit) =
+                match self.take(place, wanted, patience)? {
+                    Taken::Notice(undelivered) => return Some(Err(undelivered)),
+                    Taken::Message(message, credit) => (message, credit),
+                };
+            if let Some(bytes) = credit {
+                self.give_back(place, link, bytes);
+            }
+            match body {
+                Body::Whole(data) => return Some(Ok((from, tag, data))),
+                Body::Offered(offered) => {
+                    let Offered { link, token, size, .. } = *offered;
+                    let envelope = (from, place, tag);
+                    if let Some(data) = self.fetch(&link, token, size, envelope, &wanted) {
+                        return Some(Ok((from, tag, data.into())));
+                    }
                 }
-            };
-            let data = match message.body {
-                Body::Whole(data) => Some(data),
-                Body::Offered { link, token, size, .. } => {
-                    let envelope = (message.from, place, message.tag);
-                    self.fetch(&link, token, size, envelope, &wanted).map(Buffer::from)
-                }
-            };
-            if let Some(data) = data {
-                return Some(Ok((message.from, message.tag, data)));
             }
         }
     }
@@ -130,7 +129,9 @@ impl Core {
         let (from, bytes, reason) = (from.place, message.charge, Refusal::Gone);
         let rejected = |token| Frame::Rejected { from, to, tag, token, bytes, reason };
         match message.body {
-            Body::Offered { token, .. } => link.reject_offer(token, rejected(token)),
+            Body::Offered(offered) => {
+                link.reject_offer(offered.token, rejected(offered.token));
+            }
             Body::Whole(_) => link.answer(rejected(0)),
         }
         self.flush_soon(&link);

@@ -6,7 +6,7 @@ use super::{Home, Link};
 use crate::flow::{CHARGE_LEAST, Sent, charge};
 use crate::frame::{Frame, Head, Malformed, Refusal};
 use crate::id::{Place, ResourceId};
-use crate::inbox::{Arrived, Body};
+use crate::inbox::{Arrived, Body, Offered};
 use crate::matching::Tag;
 use crate::progress::lock;
 use crate::transport::Sink;
@@ -20,10 +20,14 @@ pub struct Delivery<'a, H> {
 }
 
 impl<H: Home> Sink for Delivery<'_, H> {
-    fn buffer(&mut self, head: &Head) -> Result<Vec<u8>, Malformed> {
+    fn buffer(&mut self, head: &Head, buffer: &mut Vec<u8>) -> Result<(), Malformed> {
         let length = head.length as usize;
-        let Frame::Piece { token } = head.frame else { return Ok(Vec::with_capacity(length)) };
-        self.link.assemblies.buffer(token, length)
+        if let Frame::Piece { token } = head.frame {
+            *buffer = self.link.assemblies.buffer(token, length)?;
+        } else {
+            *buffer = Vec::with_capacity(length);
+        }
+        Ok(())
     }
 
     fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
@@ -61,6 +65,7 @@ impl<H: Home> Sink for Delivery<'_, H> {
 }
 
 impl<H: Home> Delivery<'_, H> {
+    #[inline(always)]
     fn arrived(
         &self,
         from: Place,
@@ -100,8 +105,8 @@ impl<H: Home> Delivery<'_, H> {
             self.link.reject(sent, token, CHARGE_LEAST, Refusal::TooLong);
             return Ok(());
         }
-        let body = Body::Offered { link: self.link.clone(), token, size, ahead: false };
-        self.arrived(from, to, tag, body, CHARGE_LEAST, token)
+        let offered = Offered { link: self.link.clone(), token, size, ahead: false };
+        self.arrived(from, to, tag, Body::Offered(offered.into()), CHARGE_LEAST, token)
     }
 
     fn cleared(&self, token: u32) -> Result<(), Malformed> {

@@ -7,7 +7,7 @@ use super::out::ANSWERS_MOST;
 use super::*;
 use crate::flow::{CHARGE_LEAST, GONE_MOST, WINDOW};
 use crate::frame::{EAGER_MOST, Frame, HEAD, Head};
-use crate::inbox::{Body, Inboxes, Taken};
+use crate::inbox::{Body, Inboxes, Offered, Taken};
 use crate::links::Links;
 use crate::matching::Match;
 use crate::payload::{Buffer, Payload};
@@ -97,7 +97,8 @@ impl Receiver for WireReceiver {
                 return if broken { Err(Broken::Closed) } else { Ok(0) };
             };
             let head = Head::decode(&head)?;
-            let mut buffer = sink.buffer(&head)?;
+            let mut buffer = Vec::new();
+            sink.buffer(&head, &mut buffer)?;
             buffer.extend_from_slice(&payload);
             sink.frame(&head, buffer)?;
             if !matches!(head.frame, Frame::Begun { .. }) {
@@ -374,9 +375,10 @@ impl World {
                 // Short ones are taken in the order in which they were sent.
                 assert!(self.taken[at].insert(tag), "{tag} was taken twice");
             }
-            Body::Offered { link, token, size, .. }
-                if link.broken().is_none() || link.has_taken(token) =>
+            Body::Offered(offered)
+                if offered.link.broken().is_none() || offered.link.has_taken(offered.token) =>
             {
+                let Offered { link, token, size, .. } = *offered;
                 link.take_offer(token, size as usize).unwrap();
                 self.sides[1].inboxes.with(place, |inbox| {
                     for (link, token, size) in inbox.fetch_ahead(&Match::any()) {
@@ -385,7 +387,7 @@ impl World {
                 });
                 self.arriving.push((tag, at, token));
             }
-            Body::Offered { .. } => {}
+            Body::Offered(_) => {}
         }
     }
 
@@ -412,7 +414,9 @@ impl World {
             let (to, reason) = (place, Refusal::Gone);
             let rejected = |token| Frame::Rejected { from, to, tag, token, bytes, reason };
             match message.body {
-                Body::Offered { token, .. } => self.links[1].reject_offer(token, rejected(token)),
+                Body::Offered(offered) => {
+                    self.links[1].reject_offer(offered.token, rejected(offered.token));
+                }
                 Body::Whole(_) => self.links[1].answer(rejected(0)),
             }
         }

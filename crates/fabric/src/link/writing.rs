@@ -53,6 +53,7 @@ impl Link {
     }
 
     /// The same of what may be given: it may be taken out of `payload` if there is room.
+    #[inline(always)]
     pub(super) fn write_with_others(
         &self,
         out: &mut Out,
@@ -65,6 +66,7 @@ impl Link {
         self.write_as_of(out, frame, payload, seen, with_others)
     }
 
+    #[inline(always)]
     pub(super) fn write_as_of(
         &self,
         out: &mut Out,

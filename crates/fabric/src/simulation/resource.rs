@@ -5,7 +5,7 @@ use super::context::Context;
 use super::ledger::{Ledger, Told, Unread, content};
 use crate::frame::{EAGER_MOST, Frame, Refusal};
 use crate::id::{ContextId, ResourceId};
-use crate::inbox::{Arrived, Body, Left, Taken};
+use crate::inbox::{Arrived, Body, Left, Offered, Taken};
 use crate::link::{Assembled, Attempt, Link};
 use crate::matching::{Match, Tag};
 use crate::payload::Buffer;
@@ -193,8 +193,8 @@ impl Resource {
         for message in left.into_iter().flat_map(|left| left.messages) {
             let is_whole = match &message.body {
                 Body::Whole(_) => true,
-                Body::Offered { link, token, .. } => {
-                    matches!(link.assembled(*token), Assembled::Whole(_))
+                Body::Offered(offered) => {
+                    matches!(offered.link.assembled(offered.token), Assembled::Whole(_))
                 }
             };
             if is_whole {
@@ -261,9 +261,9 @@ impl Resource {
         wanted: &Match,
     ) -> Result<(), String> {
         let Arrived { from, tag: Tag(number), body, .. } = message;
-        let (link, token, size) = match body {
+        let Offered { link, token, size, .. } = match body {
             Body::Whole(data) => return ledger.taken(number, self.id, from, &data),
-            Body::Offered { link, token, size, .. } => (link, token, size),
+            Body::Offered(offered) => *offered,
         };
         // It will never arrive, which its sender is told.
         if link.broken().is_some() && !link.has_taken(token) {
@@ -300,7 +300,9 @@ impl Resource {
         let (from, to, reason) = (from.place, self.id.place, Refusal::Gone);
         let rejected = |token| Frame::Rejected { from, to, tag, token, bytes, reason };
         match body {
-            Body::Offered { token, .. } => link.reject_offer(token, rejected(token)),
+            Body::Offered(offered) => {
+                link.reject_offer(offered.token, rejected(offered.token));
+            }
             Body::Whole(_) => link.answer(rejected(0)),
         }
     }
@@ -314,6 +316,6 @@ fn take_offer(link: &Link, token: u32, size: u64) -> Result<(), String> {
 fn is_whole_or_coming(message: &Arrived) -> bool {
     match &message.body {
         Body::Whole(_) => true,
-        Body::Offered { link, token, .. } => link.has_taken(*token),
+        Body::Offered(offered) => offered.link.has_taken(offered.token),
     }
 }

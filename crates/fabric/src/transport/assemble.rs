@@ -42,7 +42,8 @@ impl Assembler {
                 return Ok(frames);
             }
             let Some(head) = self.head(&mut bytes)? else { return Ok(frames) };
-            let mut buffer = sink.buffer(&head)?;
+            let mut buffer = Vec::new();
+            sink.buffer(&head, &mut buffer)?;
             let length = head.length as usize;
             let Some((payload, rest)) = bytes.split_at_checked(length) else {
                 self.begun = Some(Begun { head, buffer, missing: length });

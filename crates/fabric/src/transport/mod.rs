@@ -165,8 +165,8 @@ pub trait Receiver: Send {
 
 /// Where frames go.
 pub trait Sink {
-    /// A buffer to whose end the payload of `head` is to be appended.
-    fn buffer(&mut self, head: &Head) -> Result<Vec<u8>, Malformed>;
+    /// Puts into `buffer` one to whose end the payload of `head` is to be appended.
+    fn buffer(&mut self, head: &Head, buffer: &mut Vec<u8>) -> Result<(), Malformed>;
 
     /// A frame has arrived; `buffer` is that of [`Sink::buffer`], with the payload.
     fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed>;

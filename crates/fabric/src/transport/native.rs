@@ -412,7 +412,8 @@ impl Receiver for NativeReceiver {
         while frames < FRAMES_MOST && total < BYTES_MOST {
             let Some(head) = self.next_head()? else { break };
             // Without the lock: who takes the frame may send.
-            let mut buffer = sink.buffer(&head)?;
+            let mut buffer = Vec::new();
+            sink.buffer(&head, &mut buffer)?;
             {
                 let mut state = lock(&self.shared.state);
                 let payload = state.end.arrived().and_then(|bytes| bytes.get(HEAD..));

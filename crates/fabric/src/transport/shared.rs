@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Slots of one ring: 512 KiB hold eight of the longest messages that are sent without asking.
 const SLOTS: u32 = 8192;
@@ -197,7 +197,8 @@ impl Receiver for SharedReceiver {
                 return if ended { Err(Broken::Closed) } else { Ok(frames) };
             }
             let head = Head::decode(&bytes)?;
-            let mut buffer = sink.buffer(&head)?;
+            let mut buffer = Vec::new();
+            sink.buffer(&head, &mut buffer)?;
             if self.ring.take(head.length, &mut buffer) {
                 ring_bell(&self.other_bell)?;
             }
@@ -300,8 +301,25 @@ unsafe impl Memory for SharedRing {
         // SAFETY: both parts lie in the ring; the caller says that nobody else is there.
         unsafe {
             ptr::copy_nonoverlapping(bytes.as_ptr(), place, first);
-            let rest = &bytes[first..];
-            ptr::copy_nonoverlapping(rest.as_ptr(), self.place(0).0, rest.len());
+            if let rest @ [_, ..] = &bytes[first..] {
+                ptr::copy_nonoverlapping(rest.as_ptr(), self.place(0).0, rest.len());
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn write_head(&self, offset: usize, head: &[u8; HEAD]) {
+        let (place, _) = self.place(offset);
+        // Word by word, as it was just written: read as a whole, it would have to be in the cache before.
+        let (words, _) = head.as_chunks::<8>();
+        let word = |at: usize| u64::from_ne_bytes(words[at]);
+        // SAFETY: the slot lies in the ring, and begins at a multiple of its length.
+        unsafe {
+            AtomicU32::from_ptr(place.add(4).cast())
+                .store((word(0).to_le() >> 32) as u32, Ordering::Relaxed);
+            for at in 1..HEAD / 8 {
+                AtomicU64::from_ptr(place.add(8 * at).cast()).store(word(at), Ordering::Relaxed);
+            }
         }
     }
 
@@ -317,7 +335,9 @@ unsafe impl Memory for SharedRing {
         unsafe {
             let end = into.as_mut_ptr().add(old);
             ptr::copy_nonoverlapping(place, end, first);
-            ptr::copy_nonoverlapping(self.place(0).0, end.add(first), rest);
+            if rest > 0 {
+                ptr::copy_nonoverlapping(self.place(0).0, end.add(first), rest);
+            }
             into.set_len(old + first + rest);
         }
     }
@@ -357,8 +377,9 @@ mod tests {
     struct Collected(VecDeque<(Head, Vec<u8>)>);
 
     impl Sink for Collected {
-        fn buffer(&mut self, head: &Head) -> Result<Vec<u8>, Malformed> {
-            Ok(Vec::with_capacity(head.length as usize))
+        fn buffer(&mut self, head: &Head, buffer: &mut Vec<u8>) -> Result<(), Malformed> {
+            buffer.reserve_exact(head.length as usize);
+            Ok(())
         }
         fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
             self.0.push_back((*head, buffer));

@@ -11,8 +11,9 @@ use std::net::{TcpListener, TcpStream};
 pub struct Collected(pub Vec<(Head, Vec<u8>)>);
 
 impl Sink for Collected {
-    fn buffer(&mut self, head: &Head) -> Result<Vec<u8>, Malformed> {
-        Ok(Vec::with_capacity(head.length as usize))
+    fn buffer(&mut self, head: &Head, buffer: &mut Vec<u8>) -> Result<(), Malformed> {
+        buffer.reserve_exact(head.length as usize);
+        Ok(())
     }
     fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
         self.0.push((*head, buffer));

@@ -446,8 +446,9 @@ struct Arriving<'a> {
 }
 
 impl Sink for Arriving<'_> {
-    fn buffer(&mut self, head: &Head) -> Result<Vec<u8>, Malformed> {
-        Ok(Vec::with_capacity(head.length as usize))
+    fn buffer(&mut self, head: &Head, buffer: &mut Vec<u8>) -> Result<(), Malformed> {
+        buffer.reserve_exact(head.length as usize);
+        Ok(())
     }
 
     fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
@@ -503,7 +504,8 @@ impl Arriving<'_> {
             if head.length as usize != payload.len() {
                 return Err(Malformed::Unknown("a frame of rails"));
             }
-            let mut buffer = self.sink.buffer(&head)?;
+            let mut buffer = Vec::new();
+            self.sink.buffer(&head, &mut buffer)?;
             buffer.extend_from_slice(payload);
             self.sink.frame(&head, buffer)?;
             lock(&self.shared.out).delivered = self.gather.delivered();
