@@ -207,6 +207,7 @@ impl<K: Hash + Eq> Counts<K> {
         &mut self.all[self.last]
     }
 
+    /// It has none any more. Another may be where it was, or none: what is at hand is only used for its own key.
     fn forget(&mut self, key: &K) {
         self.all.swap_remove(key);
     }

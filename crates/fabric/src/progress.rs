@@ -76,7 +76,7 @@ pub struct Parker {
     sleeping: AtomicU8,
 }
 
-/// How many threads of this process keep looking now.
+/// How many threads of this process keep looking now, and have done so for [`ROUNDS_UNCOUNTED`].
 static SPINNING: AtomicUsize = AtomicUsize::new(0);
 
 const AWAKE: u8 = 0;
@@ -94,7 +94,8 @@ const ROUNDS: u32 = 256;
 /// one waits for. Such a look costs as much as a round.
 const ROUNDS_ALONE: u32 = 8;
 /// While spinning: rounds after which a thread counts as one that does. Most waits of two that answer each other are shorter,
-/// and counting takes as long as some rounds.
+/// and counting takes as long as some rounds. Where all cores have one that counts, all do so at once, and let one another run as
+/// often: there may be one that has no core and does not count yet.
 const ROUNDS_UNCOUNTED: u32 = 64;
 /// Longer than any program runs, and still a time that clocks can be asked for.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -270,7 +271,9 @@ impl Progress {
                     return None;
                 }
             }
-            if SPINNING.load(Relaxed) > self.cores {
+            let spinning = SPINNING.load(Relaxed);
+            let may_be_one_more = spinning == self.cores && round.is_multiple_of(ROUNDS_UNCOUNTED);
+            if spinning > self.cores || may_be_one_more {
                 // What this one waits for may be for another to send, which has no core.
                 thread::yield_now();
             } else {

@@ -58,7 +58,7 @@ pub unsafe trait Memory {
     /// Copies all of `head` but its first four bytes to where it belongs in the slot at `offset`.
     ///
     /// # Safety
-    /// As for `write`.
+    /// As for `write`; a slot begins at `offset`.
     unsafe fn write_head(&self, offset: usize, head: &[u8; HEAD]);
     /// Appends `length` bytes from `offset` on to `into`.
     ///

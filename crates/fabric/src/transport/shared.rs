@@ -310,15 +310,16 @@ unsafe impl Memory for SharedRing {
     #[inline(always)]
     unsafe fn write_head(&self, offset: usize, head: &[u8; HEAD]) {
         let (place, _) = self.place(offset);
+        debug_assert!(offset.is_multiple_of(SLOT), "a head lies at the beginning of a slot");
         // Word by word, as it was just written: read as a whole, it would have to be in the cache before.
         let (words, _) = head.as_chunks::<8>();
-        let word = |at: usize| u64::from_ne_bytes(words[at]);
+        let second_half = (u64::from_le_bytes(words[0]) >> 32) as u32;
         // SAFETY: the slot lies in the ring, and begins at a multiple of its length.
         unsafe {
-            AtomicU32::from_ptr(place.add(4).cast())
-                .store((word(0).to_le() >> 32) as u32, Ordering::Relaxed);
-            for at in 1..HEAD / 8 {
-                AtomicU64::from_ptr(place.add(8 * at).cast()).store(word(at), Ordering::Relaxed);
+            AtomicU32::from_ptr(place.add(4).cast()).store(second_half.to_le(), Ordering::Relaxed);
+            for (at, word) in words.iter().enumerate().skip(1) {
+                let word = u64::from_ne_bytes(*word);
+                AtomicU64::from_ptr(place.add(8 * at).cast()).store(word, Ordering::Relaxed);
             }
         }
     }
