@@ -489,6 +489,24 @@ mod tests {
         assert_eq!(ended(Choice::KeeptimeClasses), [300, 400, 100, 200]);
     }
 
+    // Goal: who can wait leaves the square root of all nodes, two, to who comes next and cannot; when it cannot wait any more
+    // it takes them.
+    #[test]
+    fn who_can_wait_leaves_nodes_to_who_cannot() {
+        let job = |submitted, run, nodes, deadline| Submission {
+            submitted,
+            run,
+            requested: run,
+            nodes,
+            deadline,
+            class: Class::Normal,
+        };
+        let long = job(0, 1_000, 2, 10_000);
+        let jobs = [long, long, job(10, 50, 2, 70), job(20, 1_000, 2, 1_100)];
+        let ended = outcome("star:4", Choice::KeeptimeQueue, 0, &jobs).ended();
+        assert_eq!(ended, [1_000, 2_060, 60, 1_060]);
+    }
+
     #[test]
     fn classes_bring_urgent_jobs_of_a_full_cluster_home_in_time() {
         let jobs = lublin::log(80, 600, 0.97, 5).jobs;
@@ -688,10 +706,10 @@ mod tests {
     }
 
     // Goal: with the switch of a rack go all jobs of the rack and nobody else's, and who waits gets its nodes as soon as it
-    // is back: 80 jobs on 80 nodes of two racks.
+    // is back: 80 jobs on 80 nodes of two racks, which cannot wait for one another.
     #[test]
     fn a_switch_that_fails_takes_its_rack_along() {
-        let jobs = [Submission { nodes: 1, ..pair(0, 1_000) }; 80];
+        let jobs = [Submission { nodes: 1, ..pair(0, 160) }; 80];
         for policy in Choice::ALL {
             let failures = at_20(Kind::Switch, 0, Nanos::from_secs(30));
             let outcome = failing_in("fat-tree:80", policy, failures, &jobs);

@@ -6,6 +6,10 @@
 //! planned in their order, by what running jobs requested (conservative backfill, by deadlines). Where classes
 //! count, the order is by class first.
 //!
+//! Whoever can be in time all the same leaves some nodes free, as many as the square root of all: for who comes next
+//! and cannot wait. What comes at random varies by about so much (square-root staffing; W. Whitt, "Understanding the
+//! efficiency of multi-server service systems", Management Science 38, 1992).
+//!
 //! What the engine does not even grant while nothing runs and all nodes are there is refused: it would wait for
 //! ever.
 
@@ -28,6 +32,8 @@ pub struct Queued {
     free: u32,
     /// How many nodes are away.
     away: u32,
+    /// All nodes, those that are away among them.
+    all: u32,
     /// Whether classes count.
     classes: bool,
     /// By class, and by the latest start at which the deadline can be kept.
@@ -61,8 +67,8 @@ impl Queued {
     /// No queue in front of so many nodes.
     pub fn new(reservations: Reservations, nodes: u32) -> Self {
         let (waiting, late, running) = Default::default();
-        let (free, away, classes, changed) = (nodes, 0, false, false);
-        Self { reservations, free, away, classes, waiting, late, running, changed }
+        let (free, away, all, classes, changed) = (nodes, 0, nodes, false, false);
+        Self { reservations, free, away, all, classes, waiting, late, running, changed }
     }
 
     /// The same; urgent jobs come before all others.
@@ -94,9 +100,11 @@ impl Queued {
         let mut actions = Vec::new();
         let urgent: Vec<_> = self.waiting.iter().take(PLANNED_MAX).map(|(k, s)| (*k, *s)).collect();
         for (key, submission) in urgent {
-            let (_, latest, job) = key;
+            let (class, latest, job) = key;
             let (nodes, length) = size(&submission);
-            let Some(from) = profile.earliest(nodes, length) else { continue };
+            let sparing = profile.earliest(self.with_spare(class, nodes), length);
+            let sparing = sparing.filter(|from| *from <= latest);
+            let Some(from) = sparing.or_else(|| profile.earliest(nodes, length)) else { continue };
             let tried = if from == now { self.start(now, job, &submission) } else { Tried::Waits };
             match tried {
                 Tried::Started => {
@@ -118,7 +126,9 @@ impl Queued {
         let late: Vec<_> = self.late.iter().take(PLANNED_MAX).map(|(k, s)| (*k, *s)).collect();
         for (at, (key, submission)) in late.into_iter().enumerate() {
             let (nodes, length) = size(&submission);
-            let Some(from) = profile.earliest(nodes, length) else { continue };
+            let Some(from) = profile.earliest(self.with_spare(key.0, nodes), length) else {
+                continue;
+            };
             let job = key.1;
             let tried = if from == now { self.start(now, job, &submission) } else { Tried::Waits };
             match tried {
@@ -136,6 +146,13 @@ impl Queued {
             }
         }
         actions
+    }
+
+    /// How many have to be free for one of `class` that takes `nodes` and leaves some free: all that are there at the most.
+    /// Urgent ones leave none: those are for them.
+    fn with_spare(&self, class: Class, nodes: u32) -> u32 {
+        let spare = if class == Class::Urgent { 0 } else { self.all.isqrt() };
+        (nodes + spare).min(self.all - self.away).max(nodes)
     }
 
     /// Asks the engine. That it knows no start at all proves nothing while others run: its search is bounded.
