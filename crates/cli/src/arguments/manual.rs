@@ -416,9 +416,10 @@ Policies:
                     reserved, now or in advance, or is refused
   keeptime-greedy   the same, but only what can start at once is promised
   keeptime-queue    the same engine behind a queue: the most urgent first, and
-                    others where they delay none of them; promised when it
-                    starts, or run without a promise when it is too late for
-                    that
+                    others where they delay none of them; who can wait leaves
+                    some nodes free for who comes next and cannot; promised
+                    when it starts, or run without a promise when it is too
+                    late for that
   keeptime-classes  the same queue, in which urgent jobs come before all others
   fcfs-backfill     whole nodes in the order of submission; nobody is refused
                     and nothing promised
