@@ -44,18 +44,9 @@ impl Broker {
     /// # Errors
     /// None: the caller's name is one.
     pub fn new(cluster: Cluster) -> Result<Self, Invalid> {
-        Self::telling_ahead(cluster, Nanos::new(0))
-    }
-
-    /// The same, whose agents hear of what begins so long before.
-    ///
-    /// # Errors
-    /// None: the caller's name is one.
-    pub fn telling_ahead(cluster: Cluster, tell_ahead_nanos: Nanos) -> Result<Self, Invalid> {
         let nodes = cluster.topology().node_indices();
         let (now, session) = (Nanos::new(0), Session(1));
-        let limits = Limits { tell_ahead_nanos, ..limits() };
-        let engine = Engine::new(cluster, limits, moment(now));
+        let engine = Engine::new(cluster, limits(), moment(now));
         let caller = Caller { user: "log".parse()?, operator: true };
         let (begun, lost, changed) = (vec![], vec![], vec![]);
         let (calls, away, answers) = (0, BTreeSet::new(), vec![]);

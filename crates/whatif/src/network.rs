@@ -83,7 +83,8 @@ impl Network {
         for link in &wanted.path {
             let state = &mut self.links[*link as usize];
             if wanted.reserved {
-                state.capacity = state.capacity.saturating_sub(most);
+                let left = state.capacity.checked_sub(most);
+                state.capacity = left.expect("the engine promises no more of a link than it has");
             } else {
                 state.wanted += most;
                 state.flows.insert(number);

@@ -7,7 +7,7 @@ use super::{Outcome, PROMISED};
 use anyhow::{Result, bail};
 use keeptime_calendar::Span;
 use keeptime_engine::cluster::Resource;
-use keeptime_engine::{Answer, Call, CallError, Cluster, Policy};
+use keeptime_engine::{Answer, Call, CallError, Cluster};
 use keeptime_model::assignment::LaterCpu;
 use keeptime_model::reservation::{Handle, NodeChoice, Resources, State};
 use keeptime_model::topology::NodeIndex;
@@ -62,10 +62,7 @@ pub fn asked(nodes: u32, jobs: &[Submission]) -> Result<Asked> {
     let all = deadline::Cluster::of(nodes, shape::cpu_of_each(&topology)?);
     let mut replay = Replay {
         jobs,
-        broker: Broker::telling_ahead(
-            Cluster::new(topology, shape::reservable)?,
-            Policy::default().tell_ahead_nanos,
-        )?,
+        broker: Broker::new(Cluster::new(topology, shape::reservable)?)?,
         nodes: all,
         now: Nanos::new(0),
         active: BTreeMap::new(),

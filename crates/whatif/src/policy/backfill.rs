@@ -60,7 +60,8 @@ impl Backfill {
     }
 
     /// When the first in the queue can start at the latest, and how many nodes it leaves then. Nodes that are
-    /// away count as back by then: whoever waits for them would be passed by for ever.
+    /// away count as back when others end: whoever waits for them would be passed by for ever. When nobody else runs any
+    /// more and they are away still, nobody knows when they are back, and others go first.
     fn reservation(&self, wanted: u32) -> (Nanos, u32) {
         let mut ends: Vec<_> =
             self.running.values().map(|r| (r.ends, r.nodes.len() as u32)).collect();

@@ -1,6 +1,7 @@
 //! Admission is deferred: a job waits in a queue, the most urgent first, and is asked for whenever something
 //! has ended. It is promised its deadline when it starts. When that cannot be kept any more it waits for room
-//! that nobody else needs, without a promise.
+//! that nobody else needs, without a promise; whoever has done so for too long comes before all but urgent
+//! ones, so that nobody waits for ever. The queue is of this module: the broker's own has the order in which requests came.
 //!
 //! Who is less urgent goes first only where nobody is delayed by it who can still be in time: those are
 //! planned in their order, by what running jobs requested (conservative backfill, by deadlines). Where classes
@@ -10,8 +11,8 @@
 //! and cannot wait. What comes at random varies by about so much (square-root staffing; W. Whitt, "Understanding the
 //! efficiency of multi-server service systems", Management Science 38, 1992).
 //!
-//! What the engine does not even grant while nothing runs and all nodes are there is refused: it would wait for
-//! ever.
+//! Who needs nodes that are away is passed: nobody knows when they are back. What the engine does not even grant while
+//! nothing runs and all nodes are there is refused: it would wait for ever.
 
 use super::profile::Profile;
 use super::reservations::{Asked, Reservations};
@@ -19,15 +20,24 @@ use super::{Action, Policy, latest_start, with_starts};
 use crate::trace::{Class, Submission};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::Nanos;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// So many of those that wait are planned, the most urgent first.
+/// The most urgent first.
+const CLASSES: [Class; 2] = [Class::Urgent, Class::Normal];
+/// So many of each class of those that wait are planned, the most urgent first.
 const PLANNED_MAX: usize = 500;
+/// So many times as long as was requested for it a late job lets others go first. Shorter patience has more jobs late,
+/// since wide ones keep many nodes waiting for their last; without an end to it they waited for months.
+const PATIENCE: u64 = 20;
 
 /// A queue in front of reservations that all begin at once.
 #[derive(Debug, Clone)]
 pub struct Queued {
     reservations: Reservations,
+    /// The same cluster, on which nothing runs and of which nothing is away: what it does not grant never will be.
+    idle: Reservations,
+    /// Which of those that were refused it does grant.
+    possible: BTreeSet<usize>,
     /// Nodes that are there and that nobody has reserved.
     free: u32,
     /// How many nodes are away.
@@ -59,16 +69,29 @@ enum Tried {
     Started,
     /// Rates are in its way that others have, or nodes are away.
     Waits,
-    /// Nobody is in its way, and yet it does not fit.
+    /// It would not even fit if nobody were in its way.
     Hopeless,
 }
 
 impl Queued {
     /// No queue in front of so many nodes.
     pub fn new(reservations: Reservations, nodes: u32) -> Self {
-        let (waiting, late, running) = Default::default();
+        let (waiting, late, running, possible) = Default::default();
         let (free, away, all, classes, changed) = (nodes, 0, nodes, false, false);
-        Self { reservations, free, away, all, classes, waiting, late, running, changed }
+        let idle = reservations.clone();
+        Self {
+            reservations,
+            idle,
+            possible,
+            free,
+            away,
+            all,
+            classes,
+            waiting,
+            late,
+            running,
+            changed,
+        }
     }
 
     /// The same; urgent jobs come before all others.
@@ -82,7 +105,7 @@ impl Queued {
     }
 
     fn pass_over_late(&mut self, now: Nanos) {
-        for class in [Class::Urgent, Class::Normal] {
+        for class in CLASSES {
             let of_class = (class, Nanos::new(0), 0)..(class, now, 0);
             let late: Vec<_> =
                 self.waiting.range(of_class).map(|(key, job)| (*key, *job)).collect();
@@ -98,54 +121,108 @@ impl Queued {
         let ends = self.running.values().map(|running| (running.ends, running.nodes));
         let mut profile = Profile::new(now, self.free, ends);
         let mut actions = Vec::new();
-        let urgent: Vec<_> = self.waiting.iter().take(PLANNED_MAX).map(|(k, s)| (*k, *s)).collect();
-        for (key, submission) in urgent {
-            let (class, latest, job) = key;
-            let (nodes, length) = size(&submission);
-            let sparing = profile.earliest(self.with_spare(class, nodes), length);
-            let sparing = sparing.filter(|from| *from <= latest);
-            let Some(from) = sparing.or_else(|| profile.earliest(nodes, length)) else { continue };
-            let tried = if from == now { self.start(now, job, &submission) } else { Tried::Waits };
-            match tried {
-                Tried::Started => {
-                    self.waiting.remove(&key);
-                    actions.push(Action::Promise(job));
-                }
-                Tried::Waits => {}
-                Tried::Hopeless => {
-                    self.waiting.remove(&key);
-                    actions.push(self.refuse(job));
-                    continue;
-                }
-            }
-            // Whoever would be late is not waited for: jobs often take less than was requested for them.
-            if from <= latest {
-                profile.take(from, length, nodes);
-            }
+        self.plan_class(now, Class::Urgent, &mut profile, &mut actions);
+        let overdue = self.overdue(now);
+        if let Some((key, submission)) = overdue {
+            actions.extend(self.plan_late(now, key, &submission, &mut profile, true));
         }
-        let late: Vec<_> = self.late.iter().take(PLANNED_MAX).map(|(k, s)| (*k, *s)).collect();
-        for (at, (key, submission)) in late.into_iter().enumerate() {
-            let (nodes, length) = size(&submission);
-            let Some(from) = profile.earliest(self.with_spare(key.0, nodes), length) else {
-                continue;
-            };
-            let job = key.1;
-            let tried = if from == now { self.start(now, job, &submission) } else { Tried::Waits };
-            match tried {
-                Tried::Started => {
-                    self.late.remove(&key);
-                    profile.take(from, length, nodes);
-                }
-                // The first of them gets its turn: it is not passed by for ever.
-                Tried::Waits if at == 0 => profile.take(from, length, nodes),
-                Tried::Waits => {}
-                Tried::Hopeless => {
-                    self.late.remove(&key);
-                    actions.push(self.refuse(job));
-                }
-            }
+        self.plan_class(now, Class::Normal, &mut profile, &mut actions);
+        let others =
+            self.late.iter().filter(|(key, _)| overdue.is_none_or(|(had, _)| had != **key));
+        let others: Vec<_> = others.take(PLANNED_MAX).map(|(key, job)| (*key, *job)).collect();
+        for (at, (key, submission)) in others.into_iter().enumerate() {
+            // The first of them is not delayed by those behind it.
+            actions.extend(self.plan_late(now, key, &submission, &mut profile, at == 0));
         }
         actions
+    }
+
+    /// Who has let others go first for too long, if anybody: the first for which it is too late, of either class.
+    fn overdue(&self, now: Nanos) -> Option<((Class, usize), Submission)> {
+        let first_of = |class| self.late.range((class, 0)..=(class, usize::MAX)).next();
+        let mut firsts = CLASSES.into_iter().filter_map(first_of);
+        let found = firsts.find(|(_, Submission { deadline, requested, .. })| {
+            let patience = Nanos::from_secs(requested.saturating_mul(PATIENCE));
+            Nanos::from_secs(*deadline).saturating_add(patience) < now
+        });
+        found.map(|(key, submission)| (*key, *submission))
+    }
+
+    /// Plans those of a class that can be in time.
+    fn plan_class(
+        &mut self,
+        now: Nanos,
+        class: Class,
+        profile: &mut Profile,
+        actions: &mut Vec<Action>,
+    ) {
+        let of_class = (class, Nanos::new(0), 0)..=(class, Nanos::new(u64::MAX), usize::MAX);
+        let waiting = self.waiting.range(of_class).take(PLANNED_MAX);
+        let waiting: Vec<_> = waiting.map(|(key, submission)| (*key, *submission)).collect();
+        for (key, submission) in waiting {
+            actions.extend(self.plan_waiting(now, key, &submission, profile));
+        }
+    }
+
+    /// Starts one that can be in time if there is room for it now, and promises it that; if there is not, what is planned
+    /// after this leaves it the first room that there will be.
+    fn plan_waiting(
+        &mut self,
+        now: Nanos,
+        key: (Class, Nanos, usize),
+        submission: &Submission,
+        profile: &mut Profile,
+    ) -> Option<Action> {
+        let (class, latest, job) = key;
+        let (nodes, length) = size(submission);
+        let sparing = profile.earliest(self.with_spare(class, nodes), length);
+        let sparing = sparing.filter(|from| *from <= latest);
+        let from = sparing.or_else(|| profile.earliest(nodes, length))?;
+        let tried = if from == now { self.start(now, job, submission) } else { Tried::Waits };
+        let action = match tried {
+            Tried::Started => {
+                self.waiting.remove(&key);
+                Some(Action::Promise(job))
+            }
+            Tried::Waits => None,
+            Tried::Hopeless => {
+                self.waiting.remove(&key);
+                return Some(self.refuse(job));
+            }
+        };
+        // Whoever would be late is not waited for: jobs often take less than was requested for them.
+        if from <= latest {
+            profile.take(from, length, nodes);
+        }
+        action
+    }
+
+    /// Starts a late one if there is room for it now; if there is not, and it `holds`, what is planned after this leaves
+    /// it the first room that there will be.
+    fn plan_late(
+        &mut self,
+        now: Nanos,
+        key: (Class, usize),
+        submission: &Submission,
+        profile: &mut Profile,
+        holds: bool,
+    ) -> Option<Action> {
+        let ((nodes, length), job) = (size(submission), key.1);
+        let from = profile.earliest(nodes, length)?;
+        let tried = if from == now { self.start(now, job, submission) } else { Tried::Waits };
+        match tried {
+            Tried::Started => {
+                self.late.remove(&key);
+                profile.take(from, length, nodes);
+            }
+            Tried::Waits if holds => profile.take(from, length, nodes),
+            Tried::Waits => {}
+            Tried::Hopeless => {
+                self.late.remove(&key);
+                return Some(self.refuse(job));
+            }
+        }
+        None
     }
 
     /// How many have to be free for one of `class` that takes `nodes` and leaves some free: all that are there at the most.
@@ -155,12 +232,17 @@ impl Queued {
         (nodes + spare).min(self.all - self.away).max(nodes)
     }
 
-    /// Asks the engine. That it knows no start at all proves nothing while others run: its search is bounded.
+    /// Asks the engine. That it knows no start at all proves nothing while others run: its search is bounded. So what it
+    /// refuses is asked for once where nothing runs.
     fn start(&mut self, now: Nanos, job: usize, submission: &Submission) -> Tried {
         if self.reservations.ask(now, job, submission, now) != Asked::Granted {
-            let is_idle = self.running.is_empty() && self.away == 0;
-            return if is_idle { Tried::Hopeless } else { Tried::Waits };
+            if self.possible.contains(&job) || self.idle.would_grant(now, job, submission) {
+                self.possible.insert(job);
+                return Tried::Waits;
+            }
+            return Tried::Hopeless;
         }
+        self.possible.remove(&job);
         let (nodes, length) = size(submission);
         self.free -= nodes;
         self.running.insert(job, Running { nodes, ends: now.saturating_add(length) });
@@ -235,7 +317,7 @@ impl Policy for Queued {
             let ((of, latest, _), _) = first_of(class)?;
             (*of == class).then(|| latest.saturating_add(Nanos::new(1)))
         };
-        let late = [Class::Urgent, Class::Normal].map(too_late);
+        let late = CLASSES.map(too_late);
         [self.reservations.next()].into_iter().chain(late).flatten().min()
     }
 }

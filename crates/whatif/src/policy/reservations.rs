@@ -67,6 +67,14 @@ impl Reservations {
         self.call(Call::Reserve { key, request }, job, submission)
     }
 
+    /// Whether a job that has nothing would be granted at `now`; it still has nothing then.
+    pub fn would_grant(&mut self, now: Nanos, job: usize, submission: &Submission) -> bool {
+        let granted = self.ask(now, job, submission, now) == Asked::Granted;
+        self.give_back(now, job);
+        self.broker.begun();
+        granted
+    }
+
     /// Asks at `now` that a reservation that should begin is moved to other nodes.
     pub fn move_lost(&mut self, now: Nanos, lost: &Lost) -> Asked {
         self.broker.set_time(now);
@@ -198,10 +206,10 @@ mod tests {
         Nanos::from_secs(seconds)
     }
 
-    /// A job of two nodes that is to begin at 50 s, and the first of them, which is gone from 10 s on.
+    /// A job of two nodes that is to begin at 5,000 s, and the first of them, which is gone from 10 s on.
     fn lost_ahead() -> (Reservations, NodeIndex) {
         let mut reservations = three_nodes();
-        assert_eq!(reservations.ask(at(0), 7, &job(2), at(50)), Asked::Granted);
+        assert_eq!(reservations.ask(at(0), 7, &job(2), at(5_000)), Asked::Granted);
         let node = reservations.broker.nodes(reservations.handles[&7]).unwrap()[0];
         reservations.fail(at(10), &[node], &[]);
         assert!(reservations.lost().is_empty(), "it may be back by then");
@@ -213,11 +221,14 @@ mod tests {
     #[test]
     fn what_should_begin_on_a_node_that_is_away_is_lost_and_moved() {
         let (mut reservations, node) = lost_ahead();
-        reservations.pass(at(50));
+        // When its agents are to be told.
+        reservations.pass(at(4_400));
+        assert!(reservations.lost().is_empty(), "it may be back by then");
+        reservations.pass(at(5_000));
         let lost = reservations.lost();
         assert_eq!(lost.iter().map(|lost| lost.job).collect::<Vec<_>>(), [7]);
         assert!(reservations.begun().is_empty());
-        assert_eq!(reservations.move_lost(at(50), &lost[0]), Asked::Granted);
+        assert_eq!(reservations.move_lost(at(5_000), &lost[0]), Asked::Granted);
         let begun = reservations.begun();
         assert_eq!(begun.len(), 1, "{begun:?}");
         assert!(begun[0].nodes.len() == 2 && !begun[0].nodes.contains(&node), "{begun:?}");
@@ -227,7 +238,8 @@ mod tests {
     fn what_is_to_begin_on_a_node_that_is_back_begins_there() {
         let (mut reservations, node) = lost_ahead();
         reservations.repair(at(20), &[node]);
-        reservations.pass(at(50));
+        reservations.pass(at(4_400));
+        reservations.pass(at(5_000));
         let begun = reservations.begun();
         assert!(begun.len() == 1 && begun[0].nodes.contains(&node), "{begun:?}");
         assert!(reservations.lost().is_empty());

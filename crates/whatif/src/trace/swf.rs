@@ -126,14 +126,16 @@ fn said(line: &str, random: &mut Random) -> Result<Line, Invalid> {
     let run = whole(RUN, JOB_MAX)?;
     // -1 = not known.
     let known = |first: i64, second: i64| if first > 0 { first } else { second };
-    let nodes = known(whole(REQUESTED_NODES, NUMBER_MAX)?, whole(NODES, NUMBER_MAX)?);
+    let (asked, had) = (whole(REQUESTED_NODES, NUMBER_MAX)?, whole(NODES, NUMBER_MAX)?);
+    let nodes_from = if asked > 0 { REQUESTED_NODES } else { NODES };
+    let nodes = known(asked, had);
     // What was asked for may be without any limit; nobody runs for so long.
     let asked = whole(REQUESTED_TIME, NUMBER_MAX)?.min(JOB_MAX as i64);
     let requested = known(asked, run).max(run);
     if run <= 0 || nodes <= 0 {
         return Ok(Line::NeverRan);
     }
-    let many = |_| Invalid::new(NODES.1, nodes, format!("at most {}", u32::MAX));
+    let many = |_| Invalid::new(field(nodes_from), nodes, format!("at most {}", u32::MAX));
     let nodes = u32::try_from(nodes).map_err(many)?;
     let [submitted, run, requested] = [submitted, run, requested].map(i64::unsigned_abs);
     let deadline = deadline(submitted, requested, random.part());
@@ -291,6 +293,8 @@ mod tests {
         assert_eq!(error("1000", "-7"), negative);
         let long = r#"line 5.run time (field 4): "900000000" is not accepted; expected a number of at most 315576000"#;
         assert_eq!(error("600", "900000000"), long);
+        let wide = r#"line 5.requested processors (field 8): "5000000000" is not accepted; expected at most 4294967295"#;
+        assert_eq!(error("4  900", "5000000000  900"), wide);
         let late = r#"line 7.submit time (field 2): "1577881001" is not accepted; expected at most 1577880000 seconds after the first, at 1000"#;
         assert_eq!(error("1020", "1577881001"), late);
         let short = r#"line 5.numbers: "14" is not accepted; expected 18"#;
