@@ -29,8 +29,8 @@ pub use site::{DrainMost, SiteAddArguments, SiteCommand, SiteListArguments, Site
 pub use testbed::{LabLoadArguments, LabPoliceArguments};
 
 pub use broker::{
-    AtArguments, BrokerCommand, BrokerPlace, ListArguments, ModifyArguments, OneArguments,
-    RegisterArguments, ReserveArguments, TimelineArguments, Wanted, WatchArguments,
+    AtArguments, BrokerCommand, BrokerPlace, CancelArguments, ListArguments, ModifyArguments,
+    OneArguments, RegisterArguments, ReserveArguments, TimelineArguments, Wanted, WatchArguments,
 };
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
@@ -82,8 +82,8 @@ pub enum Command {
     Show(OneArguments),
     /// Change a reservation: all of it is changed, or nothing
     Modify(ModifyArguments),
-    /// Give a reservation back
-    Cancel(OneArguments),
+    /// Give reservations back
+    Cancel(CancelArguments),
     /// Move a reservation that was lost: the same on other nodes, for the time that is left
     #[command(after_help = manual::MOVE)]
     Move(OneArguments),
@@ -267,7 +267,7 @@ impl LabUpArguments {
 pub struct LabExecArguments {
     /// The lab's name
     pub name: Name,
-    /// A node's name or address
+    /// A node's name or address, or front-end
     pub node: String,
     /// Count the command to this job, with what is assigned to it
     #[arg(long)]
@@ -654,10 +654,11 @@ pub struct RunArguments {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Program without an application file")]
 pub struct ProgramArguments {
-    /// A program and its arguments, instead of an application: for --rate, or for --by with --takes. Keeptime starts
-    /// one rank on each of --nodes itself: mpiexec or mpirun before it is left out
-    #[arg(last = true, value_name = "COMMAND", requires = "nodes", conflicts_with_all = ["set", "reservation",
-        "unprotected", "steady", "spare"])]
+    /// A program and its arguments, instead of an application: with --nodes and either --rate, or --by and --takes.
+    /// Keeptime starts one rank on each of --nodes itself: mpiexec or mpirun before it is left out
+    // What it needs is checked with the program, so that all of it is told at once.
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["set", "reservation", "unprotected", "steady",
+        "spare"])]
     pub command: Vec<String>,
     /// CPU of each rank at full speed; 100 % is one processor [default: 100 %]
     #[arg(long, value_name = "SHARE", conflicts_with = "application")]

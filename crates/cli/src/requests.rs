@@ -10,7 +10,7 @@ use keeptime_model::goal::{Goal, parse_setting};
 use keeptime_model::name::Name;
 use keeptime_model::pattern::{Pattern, RankFlow};
 use keeptime_model::reservation::{Ask, Malleable, NodeChoice, Request, Resources};
-use keeptime_model::units::{BitsPerSecond, CpuPpm, WallTime};
+use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, WallTime};
 use keeptime_mpiqos::overhead;
 use std::collections::BTreeSet;
 
@@ -69,8 +69,47 @@ pub fn changed(
     new.malleable = malleable(&new, wanted, now)?;
     // How long it would have waited says nothing of a change.
     new.wait_nanos = None;
-    new.check()?;
+    check(&new)?;
     Ok(new)
+}
+
+/// Checks a request that was typed.
+///
+/// # Errors
+/// The first option that is wrong.
+pub fn check(request: &Request) -> Result<(), Invalid> {
+    request.check().map_err(as_typed)
+}
+
+/// What is wrong with a request, by the option that was typed and in the units that it takes.
+pub fn as_typed(invalid: Invalid) -> Invalid {
+    // What is one of several was typed as a part of one option.
+    let field = invalid.field.split('[').next().unwrap_or_default();
+    let Some((_, option)) = OPTIONS.iter().find(|(name, _)| *name == field) else {
+        return invalid;
+    };
+    let is_time = field.ends_with("_unix_nanos");
+    let value = match invalid.value.parse::<u64>() {
+        Ok(nanos) if is_time => WallTime::from_unix_nanos(nanos).to_string(),
+        Ok(nanos) if field.ends_with("_nanos") => Nanos::new(nanos).to_string(),
+        _ => invalid.value.clone(),
+    };
+    let time = is_time.then(|| time_as_typed(&invalid.expected)).flatten();
+    let expected = time.unwrap_or_else(|| words_as_typed(&invalid.expected));
+    Invalid::new(*option, value, expected)
+}
+
+/// A text that begins with a time, with that as it can be typed: in whole seconds, and not before it.
+fn time_as_typed(text: &str) -> Option<String> {
+    let (nanos, rest) = text.split_once(' ')?;
+    let time = WallTime::from_unix_nanos(nanos.parse().ok()?);
+    Some(format!("{} {rest}", times::whole_second_from(time)))
+}
+
+/// A text that may name fields of a request, with options in their place.
+fn words_as_typed(text: &str) -> String {
+    let text = text.replace("what is malleable", "what has --by");
+    OPTIONS.iter().fold(text, |text, (name, option)| text.replace(*name, &format!("--{option}")))
 }
 
 /// By when all of it is to be had, if that is wanted or was.
@@ -114,7 +153,7 @@ pub fn attached(old: Reservation, terms: &AttachTerms) -> Result<Request, Invali
     };
     // Where they are, whatever would be chosen now.
     resources.nodes = NodeChoice::Named(grant.nodes);
-    new.check()?;
+    check(&new)?;
     Ok(new)
 }
 
@@ -157,6 +196,9 @@ fn set_resources(resources: &mut Resources, wanted: &Wanted) -> Result<(), Inval
     }
     if let Some(nodes) = &wanted.nodes {
         resources.nodes = node_choice(nodes)?;
+    } else if resources.nodes.count() == 0 {
+        let expected = "how many, or their names, as in --nodes 2, or --application";
+        return Err(Invalid::new("nodes", "nothing", expected));
     }
     if !wanted.cpu.is_empty() {
         resources.set_rank_cpu(rank_cpu(&wanted.cpu, resources.nodes.count())?);
@@ -228,12 +270,26 @@ fn node_choice(text: &str) -> Result<NodeChoice, Invalid> {
     names.map(NodeChoice::Named).map_err(|_| Invalid::new("nodes", text, expected))
 }
 
+/// What fields of a request are called on the command line. A name that is a part of another follows it.
+const OPTIONS: &[(&str, &str)] = &[
+    ("malleable.by_unix_nanos", "by"),
+    ("malleable.cpu_most_ppm", "cpu-most"),
+    ("malleable", "by"),
+    ("rank_cpu_ppm", "cpu"),
+    ("cpu_ppm", "cpu"),
+    ("cpu_period_nanos", "period"),
+    ("bits_per_second", "bandwidth"),
+    ("from_unix_nanos", "from"),
+    ("duration_nanos", "for"),
+    ("wait_nanos", "wait"),
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use keeptime_model::assignment::CpuMechanism;
     use keeptime_model::reservation::State;
-    use keeptime_model::units::{Bytes, Nanos};
+    use keeptime_model::units::Bytes;
 
     fn now() -> Zoned {
         jiff::Timestamp::UNIX_EPOCH.to_zoned(jiff::tz::TimeZone::UTC)
@@ -415,6 +471,70 @@ mod tests {
         let end = refused(|w| (w.from, w.until) = (Some("9:00".into()), Some("8:00".into())), None);
         assert!(end.contains("after the start"), "{end}");
         let none = refused(|w| w.nodes = None, None);
-        assert!(none.contains("nodes: \"0\""), "{none}");
+        assert!(none.starts_with("nodes: \"nothing\"") && none.contains("--nodes 2"), "{none}");
+    }
+
+    // Goal: whoever typed options reads of options, in units that can be typed. Method: each field that a request is refused
+    // for, as it is typed wrongly.
+    #[test]
+    fn what_is_wrong_with_a_request_is_told_by_its_option() {
+        let percent = CpuPpm::from_percent;
+        let by = || Wanted { by: Some("0:10".into()), ..pair() };
+        let two_hours = Nanos::from_secs(7_200);
+        let refused = |wanted: Wanted| new(None, &wanted, &now()).unwrap_err().to_string();
+        let waits = Request { wait_nanos: Some(two_hours), ..new(None, &pair(), &now()).unwrap() };
+        let cases = [
+            (
+                refused(Wanted { duration: None, ..by() }),
+                "for: \"nothing\" is not accepted; expected how long it takes, of what has --by",
+            ),
+            (
+                refused(Wanted { bandwidth: None, ..pair() }),
+                "bandwidth: \"0 bit/s\" is not accepted; expected more than 0 bit/s for the flows of \
+                 a pattern",
+            ),
+            (
+                check(&waits).unwrap_err().to_string(),
+                "wait: \"7200 s\" is not accepted; expected more than 0, and 3600 s at most",
+            ),
+            (
+                refused(Wanted { period: Some(Nanos::from_secs(5)), ..pair() }),
+                "period: \"5 s\" is not accepted; expected 1 ms to 1 s",
+            ),
+            (
+                refused(Wanted { cpu_most: Some(percent(10)), ..by() }),
+                "cpu-most: \"10 %\" is not accepted; expected at least the --cpu that is asked for \
+                 (20 %)",
+            ),
+            (
+                refused(Wanted { cpu: [30, 0].map(percent).to_vec(), ..pair() }),
+                "cpu: \"0 ppm\" is not accepted; expected more than 0 %, and no more than --cpu (30 %)",
+            ),
+            (
+                refused(Wanted { duration: Some(Nanos::new(0)), ..pair() }),
+                "for: \"0 ns\" is not accepted; expected more than 0",
+            ),
+        ];
+        for (said, expected) in cases {
+            assert_eq!(said, expected);
+        }
+    }
+
+    // Goal: what only the broker can know is told in the same way: a time that is suggested will do.
+    #[test]
+    fn times_that_a_broker_does_not_accept_are_told_as_they_can_be_typed() {
+        let told = |invalid| as_typed(invalid).to_string();
+        let past = Invalid::new("from_unix_nanos", 5_000_000_000_u64, "90000000001 or later: now");
+        assert_eq!(
+            told(past),
+            "from: \"1970-01-01T00:00:05Z\" is not accepted; expected 1970-01-01T00:01:31Z or later: \
+             now"
+        );
+        let begun = Invalid::new("from_unix_nanos", 0, "nothing: it has started");
+        assert!(told(begun).ends_with("expected nothing: it has started"));
+        let early = Invalid::new("malleable.by_unix_nanos", 0, "1000000000 or later: when it ends");
+        assert!(told(early).starts_with("by: \"1970-01-01T00:00:00Z\""));
+        let other = Invalid::new("nodes", "n9", "a node of the cluster");
+        assert_eq!(as_typed(other.clone()), other);
     }
 }

@@ -206,6 +206,41 @@ fn people_are_answered_in_their_words() {
     assert_eq!((code, &value["state"]), (0, &"cancelled".into()));
 }
 
+// Goal: of several reservations each is given back that can be, and whoever cannot have that is told of each. Method: some
+// that are there, around one that is not.
+#[test]
+fn several_are_cancelled_and_what_cannot_be_is_told() {
+    let broker = Broker::new();
+    let keeptime = |words: &[&str]| {
+        let output = broker.keeptime(words, None);
+        let told = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        (output.status.code().unwrap(), told)
+    };
+    for _ in 0..4 {
+        let reserve = ["reserve", "--nodes", "1", "--cpu", "10%", "--from", "+2h", "--for", "1h"];
+        assert_eq!(keeptime(&reserve).0, 0);
+    }
+    let (code, [told, failed]) = keeptime(&["cancel", "r1", "r9", "r2"]);
+    let starts: Vec<_> = told.lines().filter_map(|line| Some(line.split_once(", ")?.0)).collect();
+    assert_eq!((code, starts), (2, vec!["r1 cancelled", "r2 cancelled"]), "{told}{failed}");
+    assert_eq!(
+        failed,
+        "keeptime: r9 is not cancelled: there is no reservation r9\n\
+         keeptime: 1 of 3 reservations not cancelled\n"
+    );
+    let (code, [told, failed]) = keeptime(&["cancel", "r3", "r4", "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let states = [0, 1].map(|at| (value[at]["handle"].as_str(), value[at]["state"].as_str()));
+    assert_eq!((code, failed.as_str()), (0, ""));
+    assert_eq!(states, [(Some("r3"), Some("cancelled")), (Some("r4"), Some("cancelled"))]);
+    assert_eq!(keeptime(&["cancel"]).0, 64);
+
+    assert_eq!(keeptime(&["list"]), (0, ["nothing is reserved\n", ""].map(String::from)));
+    assert_eq!(keeptime(&["list", "--json"]), (0, ["[]\n", ""].map(String::from)));
+    let other = keeptime(&["list", "--node", "n1", "--state", "active"]);
+    assert_eq!(other, (0, ["no such reservation\n", ""].map(String::from)));
+}
+
 #[test]
 fn a_configuration_is_checked_and_shown() {
     let broker = Broker::new();

@@ -82,8 +82,9 @@ fn bad_input_names_the_value_and_what_would_be_accepted() {
 fn a_program_without_an_application_file_is_refused_with_what_to_do() {
     let rate = ["--rate", "30 %", "-n", "4"];
     let by = ["--by", "+1h", "-n", "2..8"];
-    let cases: [(&[&str], &[&str], &str); 13] = [
+    let cases: [(&[&str], &[&str], &str); 14] = [
         (&[], &[], "required arguments were not provided"),
+        (&[], &["./solver"], "--nodes with either --rate, or --by and --takes"),
         (&["--rate", "30 %"], &["./solver"], "--nodes"),
         (&["-n", "4"], &["./solver"], "keeptime profile NAME"),
         (&["-n", "4", "--within", "1s"], &["./solver"], "keeptime profile NAME"),

@@ -115,7 +115,7 @@ fn a_run_that_goes_on_is_ended_by_its_job_or_its_process() {
         assert_eq!(last["exit_code"], 2, "{text}");
         assert!(text.contains(why), "{text} should contain {why}");
         world.wait_until_idle(&before, PATIENCE);
-        assert_eq!(world.run(&["list"], 0), "", "nothing is reserved any more");
+        assert_eq!(world.run(&["list"], 0), "nothing is reserved\n");
     }
 }
 
@@ -161,7 +161,7 @@ fn a_run_that_nobody_was_told_of_ends() {
         assert_eq!(asked.wait().unwrap().code(), code, "{how}");
         wait("its file to go", PATIENCE, || !file.exists());
         world.wait_until_idle(&before, PATIENCE);
-        assert_eq!(world.run(&["list"], 0), "", "{how}");
+        assert_eq!(world.run(&["list"], 0), "nothing is reserved\n", "{how}");
     }
 }
 
@@ -241,5 +241,5 @@ fn a_run_ends_in_order_when_its_terminal_is_closed() {
     assert_code(&output, 2);
     assert!(said(&output).contains("told to stop"), "{}", said(&output));
     world.wait_until_idle(&before, PATIENCE);
-    assert_eq!(world.run(&["list"], 0), "");
+    assert_eq!(world.run(&["list"], 0), "nothing is reserved\n");
 }

@@ -77,7 +77,7 @@ fn what_is_lost_is_moved_or_offered_as_its_application_says_or_its_request() {
     let why = world.run(&["why", "r3"], 0);
     let instead = format!("lost: {gone} went away; instead: ");
     assert!(why.contains(&instead) && why.contains("keeptime move r3 asks for it"), "{why}");
-    assert_eq!(world.run(&["list"], 0), "", "nothing is held unless it is asked for");
+    assert_eq!(world.run(&["list"], 0), "nothing is reserved\n", "unless it is asked for");
     let moved = world.run(&["move", "r3"], 0);
     assert!(moved.starts_with("r4 active"), "{moved}");
     assert!(!nodes(&world, "r4").contains(&gone));

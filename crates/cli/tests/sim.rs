@@ -95,9 +95,13 @@ fn bad_input_names_the_field_the_value_and_what_would_be_accepted() {
     let made: &[&str] = &["--topology", "star:4", "--generate", "model"];
     let chains: &[&str] = &["--topology", "star:4", "--generate", "chains"];
     let cases: [(&[&str], i32, &[&str]); 23] = [
-        (&["--topology", "ring:4", "--generate", "model"], 64, &["ring:4", "star:NODES"]),
+        (
+            &["--topology", "ring:4", "--generate", "model"],
+            64,
+            &["ring:4", "star:NODES", "or a topology file, FILE.toml"],
+        ),
         (&["--topology", "star:0", "--generate", "model"], 64, &["0", "1 to 50000"]),
-        (&["--topology", "star:4"], 64, &["--trace <FILE>"]),
+        (&["--topology", "star:4"], 64, &["--trace <FILE>", "--generate <GENERATE>"]),
         (&["--topology", "star:4", "--trace", "/nowhere.swf"], 2, &["cannot read /nowhere.swf"]),
         (&[made, &["--trace", "x.swf"]].concat(), 64, &["--generate", "--trace"]),
         (&[made, &["--policy", "fifo"]].concat(), 64, &["fifo", "keeptime-classes, fcfs-backfill"]),

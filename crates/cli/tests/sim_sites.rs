@@ -132,7 +132,8 @@ fn failures_are_counted_and_told_in_the_table() {
 fn bad_input_names_the_field_the_value_and_what_would_be_accepted() {
     let (_directory, path) = shop_and_blog();
     let good: &[&str] = &["--topology", "star:4", "--sites", text(&path)];
-    let cases: [(&[&str], i32, &[&str]); 8] = [
+    let cases: [(&[&str], i32, &[&str]); 9] = [
+        (&["--topology", "ring:4", "--sites", text(&path)], 64, &["ring:4", "FILE.toml"]),
         (&["--topology", "star:4"], 64, &["--sites <FILE>"]),
         (&["--topology", "star:4", "--sites", "/no.json"], 2, &["cannot read /no.json"]),
         (&[good, &["--hours", "0"]].concat(), 64, &["--hours", "0"]),

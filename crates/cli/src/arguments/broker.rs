@@ -260,13 +260,26 @@ pub struct ListArguments {
     /// Only those of this user
     #[arg(long, value_name = "USER")]
     pub owner: Option<UserName>,
-    /// Only those in this state: granted, active, ended, cancelled, refused, failed or lost
+    /// Only those in this state: offered, granted, active, ended, cancelled, refused, failed or lost
     #[arg(long, value_parser = state)]
     pub state: Option<State>,
     /// Only those on this node
     #[arg(long)]
     pub node: Option<Name>,
-    /// Print JSON instead of a table
+    /// Print JSON instead of sentences
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = manual::CANCEL)]
+pub struct CancelArguments {
+    #[command(flatten)]
+    pub place: BrokerPlace,
+    /// Which, as in r17
+    #[arg(required = true, value_name = "HANDLE")]
+    pub handles: Vec<Handle>,
+    /// Print JSON instead of sentences
     #[arg(long)]
     pub json: bool,
 }

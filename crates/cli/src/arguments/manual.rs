@@ -8,6 +8,13 @@ that were made for one.
 Example: keeptime modify r17 --cpu 40% --until 18:00
 Exit code 1: refused, with the reason; the reservation is as it was."#;
 
+/// Below `keeptime cancel --help`.
+pub const CANCEL: &str = r#"Each is cancelled that can be. Of several, --json prints a list of those that
+were.
+
+Example: keeptime cancel r17 r18
+Exit code 2: some were not; each of them is told with the reason."#;
+
 /// Below `keeptime move --help`.
 pub const MOVE: &str = r#"Example: keeptime move r17      # prints the handle of what takes its place
 Exit code 1: there is no room; the reason, and what would be admitted."#;
@@ -162,7 +169,7 @@ pub const AGENT_RUN: &str = r#"Configuration (TOML):
 
   node = "n1"                           # as in the topology
   socket = "/run/keeptime/agent.sock"   # for programs on this node
-  assignments = "/var/lib/keeptime/assignments.json"
+  assignments = "/var/lib/keeptime-agent/assignments.json"
   device = "eth0"                       # of the cluster's network
   attach = "root"                       # or 1:1, say, under another's shaper
   rate = "10 Gbit/s"                    # of the device
@@ -415,11 +422,13 @@ Policies:
                     when it is submitted, and has its processors and rates
                     reserved, now or in advance, or is refused
   keeptime-greedy   the same, but only what can start at once is promised
-  keeptime-queue    the same engine behind a queue: the most urgent first, and
-                    others where they delay none of them; who can wait leaves
-                    some nodes free for who comes next and cannot; promised
-                    when it starts, or run without a promise when it is too
-                    late for that
+  keeptime-queue    the same engine behind a queue of the simulator's (the
+                    broker's has the order in which requests came): the most
+                    urgent first, and others where they delay none of them; who
+                    can wait leaves some nodes free for who comes next and
+                    cannot; promised when it starts, or run without a promise
+                    when it is too late for that, and before others when it has
+                    been late for twenty times what was requested
   keeptime-classes  the same queue, in which urgent jobs come before all others
   fcfs-backfill     whole nodes in the order of submission; nobody is refused
                     and nothing promised
@@ -449,10 +458,11 @@ Every job on a node that fails or is cut off ends there, and the broker knows at
 once. The job's user submits it anew at once: from the start, with the same
 deadline, until it has been hit ten times. What is reserved in advance stays; if
 a node is still away when it should begin, it is lost and moved to others. New
-requests get nodes that are there, or are refused. A promise is broken when its
-job ends too late for that, or is refused when it is submitted anew. Behind a
-queue, by fcfs-backfill and by none a job that needs nodes that are away waits
-for them; when nothing else has happened for a month, it is given up.
+requests that begin within ten minutes get nodes that are there, or are refused;
+others may get any. A promise is broken when its job ends too late for that, or
+is refused when it is submitted anew. Behind a queue, by fcfs-backfill and by
+none a job that needs nodes that are away waits for them while others run; when
+nothing else has happened for a month, it is given up.
 
 The log: a processor is a node. A log says nothing of deadlines: each job has
 its submission and 1.5 to 5 times what was requested, drawn by --seed; one job

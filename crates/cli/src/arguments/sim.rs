@@ -2,7 +2,7 @@
 
 use super::manual;
 use clap::builder::RangedU64ValueParser;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use keeptime_model::Invalid;
 use keeptime_model::units::{Nanos, Share};
 use keeptime_whatif::policy::Choice;
@@ -23,16 +23,17 @@ pub enum SimCommand {
 }
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("log").required(true).args(["trace", "generate"])))]
 pub struct SimArguments {
     /// star:NODES, fat-tree:NODES, fat-tree:NODES:K where uplinks of racks have a K-th of their nodes' rate, or a topology
     /// file as the broker reads it, FILE.toml
     #[arg(long)]
     pub topology: SimulatedCluster,
     /// A log in Standard Workload Format (gunzip it first)
-    #[arg(long, value_name = "FILE", required_unless_present = "generate")]
+    #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Make a log instead
-    #[arg(long, conflicts_with = "trace")]
+    #[arg(long)]
     pub generate: Option<Generator>,
     /// Who starts when and where: keeptime, keeptime-greedy, keeptime-queue, keeptime-classes, fcfs-backfill, none, or
     /// several
@@ -128,7 +129,11 @@ impl FromStr for SimulatedCluster {
         if text.ends_with(".toml") {
             return Ok(Self::File(text.into()));
         }
-        text.parse().map(Self::Shape)
+        let shape = text.parse::<Shape>().map_err(|invalid| {
+            let expected = format!("{}; or a topology file, FILE.toml", invalid.expected);
+            Invalid { expected, ..invalid }
+        });
+        shape.map(Self::Shape)
     }
 }
 

@@ -2,12 +2,12 @@
 
 use super::{Ending, print_json};
 use crate::arguments::{
-    ListArguments, ModifyArguments, OneArguments, RegisterArguments, ReserveArguments,
-    WatchArguments,
+    CancelArguments, ListArguments, ModifyArguments, OneArguments, RegisterArguments,
+    ReserveArguments, WatchArguments,
 };
 use crate::place::{self, connect};
 use crate::{allocation, brokers, files, requests, story, times};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 use keeptime_broker::client::{ClientError, new_key};
@@ -15,6 +15,7 @@ use keeptime_broker::wire::{Filter, Happened, History, Known, Position, Possible
 use keeptime_broker::words;
 use keeptime_engine::book::Reservation;
 use keeptime_engine::{Event, Refusal};
+use keeptime_model::Invalid;
 use keeptime_model::reservation::{Handle, Request};
 use keeptime_model::units::{Nanos, WallTime};
 use serde::Serialize;
@@ -30,7 +31,7 @@ pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
     let now = Zoned::now();
     let request = requests::new(arguments.application.as_ref(), &arguments.wanted, &now)?;
     let mut request = Request { wait_nanos: arguments.wait, ..request };
-    request.check()?;
+    requests::check(&request)?;
     let found = place::find(&arguments.place)?;
     let client = found.client()?;
     if request.among.is_empty()
@@ -40,7 +41,7 @@ pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
         request.among =
             allocation::own(&around, &found.nodes, nodes.iter().map(|node| &node.name))?;
         allocation::tell_others(&around, request.among.len());
-        request.check()?;
+        requests::check(&request)?;
     }
     if arguments.dry_run {
         return match client.consider(&request) {
@@ -90,12 +91,41 @@ pub(super) fn outcome_told(
     }
 }
 
-/// Gives a reservation back.
-pub fn cancel(arguments: &OneArguments) -> Result<Ending> {
-    match connect(&arguments.place)?.cancel(arguments.handle) {
-        Ok(reservation) => told(&reservation, arguments.json),
-        Err(error) => Err(brokers::failure(error)),
+/// Gives reservations back: of several, each that can be.
+pub fn cancel(arguments: &CancelArguments) -> Result<Ending> {
+    let CancelArguments { place, handles, json } = arguments;
+    let client = connect(place)?;
+    let cancelled = |handle: &Handle| client.cancel(*handle).map_err(brokers::failure);
+    match handles.as_slice() {
+        [handle] => told(&cancelled(handle)?, *json),
+        handles => cancel_each(handles, cancelled, *json),
     }
+}
+
+/// Each is told at once, or all that were cancelled as one list.
+fn cancel_each(
+    handles: &[Handle],
+    cancelled: impl Fn(&Handle) -> Result<Reservation>,
+    json: bool,
+) -> Result<Ending> {
+    let mut done = Vec::new();
+    for handle in handles {
+        match cancelled(handle) {
+            Ok(reservation) => {
+                if !json {
+                    println!("{}", describe(&reservation));
+                }
+                done.push(reservation);
+            }
+            Err(error) => eprintln!("keeptime: {handle} is not cancelled: {error:#}"),
+        }
+    }
+    if json {
+        print_json(&done)?;
+    }
+    let (all, left) = (handles.len(), handles.len() - done.len());
+    ensure!(left == 0, "{left} of {all} reservations not cancelled");
+    Ok(Ending::Done)
 }
 
 /// Has a reservation moved that was lost.
@@ -119,9 +149,12 @@ pub fn list(arguments: &ListArguments) -> Result<Ending> {
         node: arguments.node.clone(),
         ..Filter::default()
     };
+    let is_some = filter.owner.is_some() || filter.state.is_some() || filter.node.is_some();
     let all = client.all_reservations(filter).map_err(brokers::failure)?;
     if arguments.json {
         print_json(&all)?;
+    } else if all.is_empty() {
+        println!("{}", if is_some { "no such reservation" } else { "nothing is reserved" });
     } else {
         all.iter().for_each(|reservation| println!("{}", describe(reservation)));
     }
@@ -238,7 +271,7 @@ pub(super) fn refused_after(
     json: bool,
 ) -> Result<Ending> {
     let Some(Problem { handle, refusal: Some(refusal), .. }) = error.problem() else {
-        return Err(brokers::failure(error));
+        return Err(failure(error));
     };
     if json {
         print_json(&ToldRefusal { problem: error.problem(), waited_nanos })?;
@@ -248,6 +281,14 @@ pub(super) fn refused_after(
     println!("{name}refused: {}", refusal.words(&in_local_time));
     print!("{}", offers(refusal));
     Ok(Ending::Refused)
+}
+
+/// As [`brokers::failure`], of what was asked for by options.
+fn failure(error: ClientError) -> anyhow::Error {
+    match brokers::failure(error).downcast::<Invalid>() {
+        Ok(invalid) => requests::as_typed(invalid).into(),
+        Err(error) => error,
+    }
 }
 
 fn told(reservation: &Reservation, json: bool) -> Result<Ending> {

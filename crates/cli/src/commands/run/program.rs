@@ -60,7 +60,8 @@ fn check_wanted(arguments: &RunArguments) -> Result<(), Invalid> {
             Err(Invalid::new("command", arguments.program.command.join(" "), WITHOUT_PROFILE))
         }
         (None, Some(_)) if !is_told => {
-            let expected = "how long the whole run takes at full speed: no profile tells it";
+            let expected =
+                "how long the whole run takes at full speed, beside --nodes: no profile tells it";
             Err(Invalid::new("takes", "nothing", expected))
         }
         _ => Ok(()),
@@ -86,7 +87,8 @@ fn without_launcher(words: &[String]) -> Result<(&String, &[String]), Invalid> {
 /// Of several numbers of nodes the fewest on which the pattern exists: nobody knows how much faster more would make it.
 fn node_count(arguments: &RunArguments, pattern: &Pattern) -> Result<u32, Invalid> {
     let counts = arguments.goal.nodes.as_ref();
-    let counts = counts.ok_or_else(|| Invalid::new("nodes", "nothing", "how many, as in -n 4"))?;
+    let counts =
+        counts.ok_or_else(|| Invalid::new("nodes", "nothing", "how many, as in --nodes 4"))?;
     let only = counts.only();
     // Where there is one that the pattern does not have, the application says why.
     if arguments.by.is_none() || only.is_ok() {
@@ -131,8 +133,8 @@ const NAMELESS: &str = "program";
 const CPU: CpuPpm = CpuPpm::from_percent(100);
 /// Long enough for what is left alone, and an end to what hangs.
 const LIMIT: Nanos = Nanos::from_secs(24 * 3_600);
-const WITHOUT_PROFILE: &str = "--rate, or --by with --takes: a time is promised by a profile. Write apps/NAME.toml \
-     (docs/formats/application.md), measure it with `keeptime profile NAME`, and run NAME";
+const WITHOUT_PROFILE: &str = "--nodes with either --rate, or --by and --takes: a time is promised by a profile. Write \
+     apps/NAME.toml (docs/formats/application.md), measure it with `keeptime profile NAME`, and run NAME";
 const WITHOUT_OPTIONS: &str = "the program right after the launcher, without options of that: Keeptime starts one \
      rank on each of --nodes (-n) itself";
 
@@ -171,6 +173,24 @@ mod tests {
             assert_eq!(*made.time(), TimeSource::Wall);
         }
         assert_eq!(made(&["solver"]).unwrap().command_template(), ["solver"], "found in PATH");
+    }
+
+    // Goal: whoever types a program alone is told all that it needs, and not one thing after the other.
+    #[test]
+    fn a_program_alone_is_told_all_that_it_needs() {
+        let told = |words: &[&str]| {
+            let error = application(&parsed(&[words, &["--", "./x"]].concat())).unwrap_err();
+            error.to_string()
+        };
+        let all = "command: \"./x\" is not accepted; expected --nodes with either --rate, or --by and --takes: ";
+        assert!(told(&[]).starts_with(all), "{}", told(&[]));
+        let takes = told(&["--by", "+1h"]);
+        assert!(takes.starts_with("takes: \"nothing\"") && takes.contains("--nodes"), "{takes}");
+        for enough in [&["--rate", "30 %"][..], &["--by", "+1h", "--takes", "1min"]] {
+            let nodes = told(enough);
+            let expected = "nodes: \"nothing\" is not accepted; expected how many, as in --nodes 4";
+            assert_eq!(nodes, expected);
+        }
     }
 
     // Goal: full speed that was measured is never taken for that of another command: conditions tell templates apart.
