@@ -120,7 +120,8 @@ fn application_telling(world: &World, script: &str, progress: &str) -> PathBuf {
 const TURNS: &str = "while :; do j=0; while [ $j -lt 10000 ]; do j=$((j+1)); done; echo turn; done";
 
 // Goal: the whole way. Method: two ranks that compute all the time, so that the part of full speed is the part of
-// the CPU, which the nodes' agents count; what is asked while others hold the rest is refused.
+// the CPU, which the nodes' agents count; what is asked while others hold the rest is refused, and flows that are attached
+// meanwhile stay.
 #[test]
 fn a_run_is_held_at_its_rate_and_at_another_one() {
     let Some(world) = World::new("rate", 40) else { return };
@@ -139,7 +140,14 @@ fn a_run_is_held_at_its_rate_and_at_another_one() {
     assert!((0.03..=0.17).contains(&share), "{share}");
     assert!(used.iter().all(|used| *used <= share + 0.03 && *used > 0.2 * share), "{used:?}");
 
+    // Flows that are attached to it from outside stay, whatever share it is given.
     let job = view["job"].as_str().unwrap();
+    let ten = ["mpi", "attach", job, "--class", "premium", "--bandwidth", "10Mbit"];
+    assert_code(&world.keeptime(&ten).output().unwrap(), 0);
+    let flows = || world.statuses().iter().map(World::promised).collect::<Vec<_>>();
+    let attached = flows();
+    assert!(attached.len() == 2 && attached.iter().all(|rate| *rate > 0), "{attached:?}");
+
     let set = |rate: &str| world.keeptime(&["rate", "set", job, rate]).output().unwrap();
     let output = set("20 %");
     assert_code(&output, 0);
@@ -150,6 +158,7 @@ fn a_run_is_held_at_its_rate_and_at_another_one() {
     // Two fifths, of what full speed is now.
     assert!((0.2..=0.75).contains(&(lower / share)), "{lower} after {share}");
     assert!(used.iter().all(|used| *used <= lower + 0.03), "{used:?}");
+    assert_eq!(flows(), attached);
 
     // Somebody else takes the rest: more cannot be had now, and it is told what can.
     let rest = ["reserve", "--nodes", "n1,n2", "--cpu", "28 %", "--for", "300s"];

@@ -24,9 +24,6 @@ pub struct GrantedNodes {
     broker: Broker,
     handle: Handle,
     job: Name,
-    /// What to ask for, with another share each time.
-    request: Request,
-    resources: Resources,
     /// By rank, as their agents.
     names: Vec<Name>,
     agents: Vec<KeptAgent>,
@@ -40,21 +37,16 @@ impl GrantedNodes {
     /// If nothing was granted, or nodes that the cluster does not have.
     pub fn new(cluster: &Cluster, reservation: &Reservation, clock: Instant) -> Result<Self> {
         let handle = reservation.handle;
-        let (Some(grant), Ask::Resources(resources)) =
-            (&reservation.grant, &reservation.request.ask)
+        let (Some(grant), Ask::Resources(_)) = (&reservation.grant, &reservation.request.ask)
         else {
             bail!("{handle} holds no resources");
         };
         let agents = node_indices(cluster, grant)?.into_iter();
         let agents = agents.map(|node| KeptAgent::new(cluster.agent(node)));
-        // They stay where they are.
-        let nodes = NodeChoice::Named(grant.nodes.clone());
         Ok(Self {
             broker: cluster.broker()?,
             handle,
             job: handle.job(),
-            request: reservation.request.clone(),
-            resources: Resources { nodes, ..resources.clone() },
             names: grant.nodes.clone(),
             agents: agents.collect(),
             clock,
@@ -95,31 +87,32 @@ impl GrantedNodes {
     /// # Errors
     /// Why it does not, in the user's words.
     pub fn extend(&mut self, span: Nanos) -> Result<(), String> {
-        // One without an end lasts long enough.
-        let Some(lasts) = self.request.duration_nanos else { return Ok(()) };
         let said = |error: ClientError| error.to_string();
-        let asked = self.broker.reservation(self.handle).map_err(said)?.request.ask;
-        let Ask::Resources(resources) = asked else {
-            return Err(format!("{} holds no resources", self.handle));
-        };
-        let resources = Resources { nodes: self.resources.nodes.clone(), ..resources };
-        let request = Request {
-            ask: Ask::Resources(resources),
-            duration_nanos: Some(lasts.saturating_add(span)),
-            ..self.request.clone()
-        };
+        let mut request = self.asked(|_| ()).map_err(said)?;
+        // One without an end lasts long enough.
+        let Some(lasts) = &mut request.duration_nanos else { return Ok(()) };
+        *lasts = lasts.saturating_add(span);
         self.broker.modify(self.handle, &request).map_err(said)?;
-        self.request = request;
         Ok(())
     }
 
-    /// Puts `resources` in the place of what is reserved.
-    fn change(&self, resources: Resources, in_turn: bool) -> Applied {
-        let request = Request { ask: Ask::Resources(resources), ..self.request.clone() };
-        let changed = match in_turn {
+    /// What is asked for now, and as `set` has it: others may have changed it meanwhile, as whoever attaches flows does.
+    fn asked(&self, set: impl FnOnce(&mut Resources)) -> Result<Request, ClientError> {
+        let mut request = self.broker.reservation(self.handle)?.request;
+        if let Ask::Resources(resources) = &mut request.ask {
+            // They stay where they are.
+            resources.nodes = NodeChoice::Named(self.names.clone());
+            set(resources);
+        }
+        Ok(request)
+    }
+
+    /// Has the resources changed as `set` says.
+    fn change(&self, set: impl FnOnce(&mut Resources), in_turn: bool) -> Applied {
+        let changed = self.asked(set).and_then(|request| match in_turn {
             true => self.broker.correct(self.handle, &request),
             false => self.broker.modify(self.handle, &request),
-        };
+        });
         match changed {
             Ok(_) => Applied::InForce { since: self.clock.elapsed().into() },
             Err(error) if error.is_retryable() => Applied::Unknown,
@@ -137,15 +130,15 @@ impl Nodes for GrantedNodes {
     }
 
     fn apply(&mut self, schedules: &[Schedule], in_turn: bool) -> Applied {
-        let mut resources = self.resources.clone();
-        set_schedules(&mut resources, schedules);
-        self.change(resources, in_turn)
+        self.change(|resources| set_schedules(resources, schedules), in_turn)
     }
 
     fn release(&mut self, full: CpuPpm) -> Applied {
-        let mut resources = Resources { cpu_period_nanos: None, ..self.resources.clone() };
-        resources.set_rank_cpu(vec![full]);
-        self.change(resources, false)
+        let whole = |resources: &mut Resources| {
+            resources.cpu_period_nanos = None;
+            resources.set_rank_cpu(vec![full]);
+        };
+        self.change(whole, false)
     }
 
     fn observed(&mut self) -> Option<Vec<Schedule>> {
