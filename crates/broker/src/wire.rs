@@ -308,6 +308,9 @@ pub struct ReservationLine {
     pub handle: Handle,
     /// Whose.
     pub owner: UserName,
+    /// What its user calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Name>,
     /// How it stands.
     pub state: State,
     /// From when on.

@@ -18,7 +18,9 @@ pub fn event(event: &Event) -> String {
         Event::Granted { granted, .. } => {
             let instead = granted.replaces.map(|old| format!(" in the place of {old}"));
             let instead = instead.unwrap_or_default();
-            format!("granted to {}{instead}: {}", granted.owner, grant(&granted.grant))
+            let name = granted.request.name.as_ref().map(|name| format!(" for {name}"));
+            let (owner, name) = (&granted.owner, name.unwrap_or_default());
+            format!("granted to {owner}{name}{instead}: {}", grant(&granted.grant))
         }
         Event::Refused { refused, .. } => self::refused(refused, &in_utc),
         Event::Modified { modified, .. } => {

@@ -166,7 +166,8 @@ fn reservation_label(reservation: &ReservationLine) -> String {
         [first, _, .., last] => format!("{first}..{last}"),
         few => few.join(" "),
     };
-    format!("{} {} {nodes}", reservation.handle, reservation.owner)
+    let name = reservation.name.as_ref().map(|name| format!("{name} ")).unwrap_or_default();
+    format!("{} {} {name}{nodes}", reservation.handle, reservation.owner)
 }
 
 fn resource_label(resource: &ResourceLine) -> String {
@@ -204,6 +205,7 @@ mod tests {
             reservations: vec![ReservationLine {
                 handle: Handle::new(17),
                 owner: "ada".parse().unwrap(),
+                name: None,
                 state: State::Granted,
                 from_unix_nanos: at(30),
                 until_unix_nanos: None,
@@ -218,6 +220,9 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "1970-01-01 00:00:00 to 00:01:00, 1 s for each column");
         assert_eq!(lines[1], format!("r17 ada n1 |{}{}|", " ".repeat(30), "█".repeat(30)));
+        let mut named = timeline();
+        named.reservations[0].name = "solver".parse().ok();
+        assert!(self::text(&named, &TimeZone::UTC).contains("\nr17 ada solver n1 |"));
         let expected = [" ".repeat(30), "▄".repeat(15), "▁".repeat(15)].concat();
         assert_eq!(lines[2], format!("CPU of n1  |{expected}|"));
     }

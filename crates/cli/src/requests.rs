@@ -63,6 +63,9 @@ pub fn changed(
     if !wanted.among.is_empty() {
         new.among = wanted.among.iter().cloned().collect();
     }
+    if wanted.name.is_some() {
+        new.name.clone_from(&wanted.name);
+    }
     new.on_loss = wanted.on_loss.or(new.on_loss);
     new.spare = wanted.spare.unwrap_or(new.spare);
     new.cpu_mechanism = wanted.mechanism.unwrap_or(new.cpu_mechanism);

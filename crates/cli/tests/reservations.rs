@@ -22,8 +22,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn a_reservation_is_enforced_by_every_kernel_until_it_is_given_back() {
     let Some(world) = World::new("resv", 30) else { return };
     let reserve = [&["reserve"], &PAIR[..], &["--for", "10min"]].concat();
-    let text = world.run(&reserve, 0);
-    assert!(text.starts_with("r1 active, "), "{text}");
+    let text = world.run(&[&reserve[..], &["--name", "solver"]].concat(), 0);
+    assert!(text.starts_with("r1 active, root for solver, "), "{text}");
+    assert!(world.run(&["timeline"], 0).contains("r1 root solver n1 n2 "));
     for node in ["n1", "n2"] {
         assert!(world.has_tree(node), "the kernel of {node} enforces it");
     }
@@ -40,6 +41,7 @@ fn a_reservation_is_enforced_by_every_kernel_until_it_is_given_back() {
     let told = json(&waits);
     assert!(told["waited_nanos"].as_u64().unwrap() >= 200_000_000, "{told}");
     let wider = world.run(&["modify", "r1", "--rate", "30 Mbit/s"], 0);
+    assert!(wider.contains("root for solver, "), "{wider}");
     assert!(wider.contains("30 Mbit/s for each flow"), "{wider}");
     wait("the wider class", LIMIT, || {
         world.statuses().iter().all(|status| World::promised(status) == 30_000_000)
@@ -48,7 +50,7 @@ fn a_reservation_is_enforced_by_every_kernel_until_it_is_given_back() {
     wait("the end of it", LIMIT, || world.jobs().is_empty());
     wait("the end of its classes", LIMIT, || !world.has_tree("n1") && !world.has_tree("n2"));
     let why = world.run(&["why", "r1"], 0);
-    for word in ["granted to root", "started", "changed by root", "cancelled by root"] {
+    for word in ["granted to root for solver", "started", "changed by root", "cancelled by root"] {
         assert!(why.contains(word), "{word} in {why}");
     }
 }

@@ -51,6 +51,9 @@ pub struct RequestKey(String);
 pub struct Request {
     /// What.
     pub ask: Ask,
+    /// What its user calls it. It means nothing to Keeptime, and others may have the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Name>,
     /// From when on; nothing = now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_unix_nanos: Option<WallTime>,
@@ -321,6 +324,7 @@ impl Request {
     pub fn new(ask: Ask) -> Self {
         Self {
             ask,
+            name: None,
             from_unix_nanos: None,
             duration_nanos: None,
             on_loss: None,

@@ -285,6 +285,7 @@ impl Users {
         let wall = |second: u64| WallTime::from_unix_nanos(second * SECOND);
         Request {
             ask,
+            name: None,
             from_unix_nanos: from.map(wall),
             duration_nanos: duration.map(Nanos::from_secs),
             on_loss,

@@ -210,6 +210,7 @@ fn draw(
             reservations.push(ReservationLine {
                 handle: reservation.handle,
                 owner: reservation.owner.clone(),
+                name: reservation.request.name.clone(),
                 state: reservation.state,
                 from_unix_nanos: reservation.from_unix_nanos,
                 until_unix_nanos: reservation.until_unix_nanos,

@@ -134,6 +134,9 @@ impl BrokerPlace {
 /// What is wanted, and when.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Wanted {
+    /// What it is called in lists, as in solver; others may have the same name
+    #[arg(long)]
+    pub name: Option<Name>,
     /// How many nodes, or their names in order of rank, as in n1,n2
     #[arg(long, value_name = "NUMBER|NAMES")]
     pub nodes: Option<String>,

@@ -218,7 +218,8 @@ impl Work {
             bits_per_second: knee.map(|knee| knee.bandwidth).unwrap_or_default(),
             ..Resources::nothing()
         };
-        Request { cpu_mechanism: self.mechanism, ..booking.request(resources, at) }
+        let name = Some(self.application.name().clone());
+        Request { name, cpu_mechanism: self.mechanism, ..booking.request(resources, at) }
     }
 }
 

@@ -91,7 +91,8 @@ impl<'a> Reserved<'a> {
         }
         let cluster = &session.cluster;
         let ask = Request::new(Ask::Resources(resources));
-        let asked = Request { cpu_mechanism: mechanism, ..ask };
+        let name = Some(application.name().clone());
+        let asked = Request { name, cpu_mechanism: mechanism, ..ask };
         let hold = Hold::take(cluster, asked, application.timeout())?;
         let reservation = cluster.broker()?.reservation(hold.handle());
         let reservation = reservation.map_err(brokers::failure)?;

@@ -304,7 +304,7 @@ fn describe(reservation: &Reservation) -> String {
     let zone = TimeZone::system();
     let (from, until) = (reservation.from_unix_nanos, reservation.until_unix_nanos);
     let when = times::show_span(from, until, &zone);
-    let Request { spare, malleable, .. } = &reservation.request;
+    let Request { name, spare, malleable, .. } = &reservation.request;
     let what = match (&reservation.grant, &reservation.refusal) {
         (Some(grant), _) => {
             let spare = if *spare { ", and what is spare" } else { "" };
@@ -315,8 +315,9 @@ fn describe(reservation: &Reservation) -> String {
         (None, Some(refusal)) => refusal.words(&in_local_time),
         (None, None) => String::new(),
     };
+    let name = name.as_ref().map(|name| format!(" for {name}")).unwrap_or_default();
     let (handle, state, owner) = (reservation.handle, reservation.state, &reservation.owner);
-    format!("{handle} {state}, {owner}, {when}: {what}")
+    format!("{handle} {state}, {owner}{name}, {when}: {what}")
 }
 
 fn describe_possible(possible: &Possible) -> String {
