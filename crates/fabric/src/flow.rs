@@ -295,6 +295,27 @@ mod tests {
         assert_eq!([charge(long - 1), charge(long + 1)], [u32::MAX; 2]);
     }
 
+    proptest! {
+        // Goal: what is at hand is never taken for another key, whatever came and went. Method: as a map without it.
+        #[test]
+        fn each_key_has_its_own_number(steps in prop::collection::vec((0..4_u32, 0..3_u8), 0..64)) {
+            let (mut counts, mut model) = (Counts::<u32>::new(), BTreeMap::new());
+            for (at, (key, action)) in steps.into_iter().enumerate() {
+                match action {
+                    0 => {
+                        *counts.of(key) += at as u64;
+                        *model.entry(key).or_insert(0) += at as u64;
+                    }
+                    1 => prop_assert_eq!(counts.get(&key), model.get_mut(&key)),
+                    _ => {
+                        counts.forget(&key);
+                        model.remove(&key);
+                    }
+                }
+            }
+        }
+    }
+
     #[derive(Debug, Clone)]
     enum Step {
         Send {

@@ -264,6 +264,8 @@ pub enum Malformed {
     Version(u16),
 }
 
+// Inlined where frames are written and read: handed over, a head would be written in parts and read as a whole, which takes as
+// long as everything else of it, since the processor waits for the parts.
 impl Head {
     /// Its bytes.
     #[inline(always)]
@@ -284,7 +286,6 @@ impl Head {
     ///
     /// # Errors
     /// If they are none.
-    // Handed back, it would be written in parts and read as a whole, which takes as long as everything else of it.
     #[inline(always)]
     pub fn decode(bytes: &[u8; HEAD]) -> Result<Self, Malformed> {
         let length = u32_at(bytes, 0);
@@ -433,6 +434,7 @@ struct Fields {
     token: u32,
 }
 
+// As heads are.
 impl Fields {
     #[inline(always)]
     fn of(frame: &Frame) -> Self {

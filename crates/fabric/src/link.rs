@@ -1,6 +1,8 @@
 //! A connection to one other context: what it is made of, who waits for room on it, and what becomes of everything when
 //! it breaks. Sending and receiving lock different halves.
 //!
+//! What every short message passes is inlined always, for the reason that `frame` gives.
+//!
 //! | module | owns |
 //! |---|---|
 //! | `sending` | messages and offers of threads that send |

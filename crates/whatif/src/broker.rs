@@ -238,7 +238,7 @@ fn limits() -> Limits {
     }
 }
 
-/// Longer than any log.
-const FOR_EVER: Nanos = Nanos::new(u64::MAX / 4);
+/// Longer than any log is simulated: 292 years.
+const FOR_EVER: Nanos = Nanos::new(u64::MAX / 2);
 /// 1 January 2026, 00:00 UTC.
 const START: WallTime = WallTime::from_unix_nanos(1_767_225_600_000_000_000);

@@ -618,6 +618,69 @@ mod tests {
         }
     }
 
+    // Goal: the same for each of those that are late, and who needs a node that is away is not waited for. Method: three are
+    // late: one that was requested for long and has patience still, one for all nodes, of which one is away for an hour, and
+    // one that has waited for long enough.
+    #[test]
+    fn who_is_late_has_its_turn_whoever_else_is_late() {
+        let class = Class::Normal;
+        let late = |requested, nodes| Submission {
+            submitted: 0,
+            run: 50,
+            requested,
+            nodes,
+            deadline: 0,
+            class,
+        };
+        let patient = (0..100).map(|number| Submission {
+            submitted: 50 * number,
+            run: 100,
+            requested: 100,
+            nodes: 1,
+            deadline: 1_000_000,
+            class,
+        });
+        let mut jobs: Vec<_> = patient.collect();
+        jobs.splice(1..1, [late(100_000, 3), late(50, 4), late(50, 3)]);
+        for policy in [Choice::KeeptimeQueue, Choice::KeeptimeClasses] {
+            let failures = Failures::scripted(&[(0, part(Kind::Node, 3))], HOUR);
+            let outcome = failing(4, policy, failures, &jobs);
+            let [_, long, wide, third, ..] = outcome.ended()[..] else { panic!("{outcome:?}") };
+            assert!((1_050..=1_200).contains(&third), "{policy}: {third}");
+            assert!((3_650..=3_800).contains(&wide), "{policy}: {wide}");
+            assert!(long > wide, "{policy}: {long}");
+        }
+    }
+
+    // Goal: a job that is late and waits for rates that others have keeps no nodes idle until then. Method: two jobs leave one
+    // node in each of two racks, so that the third has all of their uplinks for a day. A ring of 42 nodes waits for those,
+    // and 38 nodes of the 78 that are free are used.
+    #[test]
+    fn who_waits_for_rates_keeps_no_nodes_idle_meanwhile() {
+        let day = 86_400;
+        let job = |submitted, run, nodes| Submission {
+            submitted,
+            run,
+            requested: run,
+            nodes,
+            deadline: 0,
+            class: Class::Normal,
+        };
+        let jobs = [
+            job(0, 100, 39),
+            job(0, 100, 39),
+            job(1, day, 2),
+            job(200, 100, 42),
+            job(201, 100, 38),
+        ];
+        for policy in [Choice::KeeptimeQueue, Choice::KeeptimeClasses] {
+            let outcome = outcome("fat-tree:80:40", policy, 30, &jobs);
+            let ended = outcome.ended();
+            assert!(refused(&outcome).iter().all(|refused| !refused), "{policy}");
+            assert_eq!(ended[2..], [day + 1, day + 101, 301], "{policy}");
+        }
+    }
+
     // Goal: what can never be granted is in nobody's way, whoever runs: 42 nodes in a ring need more of the uplink of a rack
     // than it has.
     #[test]

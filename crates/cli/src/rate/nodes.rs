@@ -24,6 +24,8 @@ pub struct GrantedNodes {
     broker: Broker,
     handle: Handle,
     job: Name,
+    /// For how long it was asked for last; nothing = without an end.
+    lasts: Option<Nanos>,
     /// By rank, as their agents.
     names: Vec<Name>,
     agents: Vec<KeptAgent>,
@@ -47,6 +49,7 @@ impl GrantedNodes {
             broker: cluster.broker()?,
             handle,
             job: handle.job(),
+            lasts: reservation.request.duration_nanos,
             names: grant.nodes.clone(),
             agents: agents.collect(),
             clock,
@@ -87,16 +90,20 @@ impl GrantedNodes {
     /// # Errors
     /// Why it does not, in the user's words.
     pub fn extend(&mut self, span: Nanos) -> Result<(), String> {
+        // One without an end lasts long enough.
+        let Some(lasts) = self.lasts else { return Ok(()) };
+        let longer = lasts.saturating_add(span);
         let said = |error: ClientError| error.to_string();
         let mut request = self.asked(|_| ()).map_err(said)?;
-        // One without an end lasts long enough.
-        let Some(lasts) = &mut request.duration_nanos else { return Ok(()) };
-        *lasts = lasts.saturating_add(span);
+        // Whoever asks again since no answer came has what was asked for before, perhaps.
+        request.duration_nanos = request.duration_nanos.map(|now| now.max(longer));
         self.broker.modify(self.handle, &request).map_err(said)?;
+        self.lasts = Some(longer);
         Ok(())
     }
 
     /// What is asked for now, and as `set` has it: others may have changed it meanwhile, as whoever attaches flows does.
+    /// (What they change between this question and the change that follows is lost.)
     fn asked(&self, set: impl FnOnce(&mut Resources)) -> Result<Request, ClientError> {
         let mut request = self.broker.reservation(self.handle)?.request;
         if let Ask::Resources(resources) = &mut request.ask {

@@ -80,6 +80,7 @@ impl Home for Catcher<'_> {
         self.core.message_most()
     }
 
+    // As in `link`.
     #[inline(always)]
     fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Refusal>, Malformed> {
         let (mut caught, enlisted) = (self.caught.borrow_mut(), self.enlisted.borrow());

@@ -165,7 +165,8 @@ pub trait Receiver: Send {
 
 /// Where frames go.
 pub trait Sink {
-    /// Puts into `buffer` one to whose end the payload of `head` is to be appended.
+    /// Puts into `buffer`, which is empty, one to whose end the payload of `head` is to be appended. It is made where the reader
+    /// has it: handed back, it would be moved once more for each frame.
     fn buffer(&mut self, head: &Head, buffer: &mut Vec<u8>) -> Result<(), Malformed>;
 
     /// A frame has arrived; `buffer` is that of [`Sink::buffer`], with the payload.

@@ -301,7 +301,8 @@ unsafe impl Memory for SharedRing {
         // SAFETY: both parts lie in the ring; the caller says that nobody else is there.
         unsafe {
             ptr::copy_nonoverlapping(bytes.as_ptr(), place, first);
-            if let rest @ [_, ..] = &bytes[first..] {
+            let rest = &bytes[first..];
+            if !rest.is_empty() {
                 ptr::copy_nonoverlapping(rest.as_ptr(), self.place(0).0, rest.len());
             }
         }

@@ -24,16 +24,20 @@ impl Profile {
         Self(steps)
     }
 
-    /// The earliest instant from which `nodes` are free for `length`; nothing if so many never are.
+    /// The earliest instant, `not_before` or later, from which `nodes` are free for `length`; nothing if so many never
+    /// are.
     ///
     /// Cost: `O(steps)`.
-    pub fn earliest(&self, nodes: u32, length: Nanos) -> Option<Nanos> {
+    pub fn earliest(&self, not_before: Nanos, nodes: u32, length: Nanos) -> Option<Nanos> {
         let mut since: Option<Nanos> = None;
-        for (at, free) in &self.0 {
+        for (number, (at, free)) in self.0.iter().enumerate() {
+            if self.0.get(number + 1).is_some_and(|(next, _)| *next <= not_before) {
+                continue;
+            }
             if since.is_some_and(|since| *at >= since.saturating_add(length)) {
                 break;
             }
-            since = if *free < nodes { None } else { since.or(Some(*at)) };
+            since = if *free < nodes { None } else { since.or(Some(*at.max(&not_before))) };
         }
         since
     }
@@ -72,12 +76,12 @@ mod tests {
     #[test]
     fn what_is_free_long_enough_is_found() {
         let mut profile = Profile::new(at(10), 2, [(at(20), 3), (at(15), 1)].into_iter());
-        assert_eq!(profile.earliest(2, at(100)), Some(at(10)));
-        assert_eq!(profile.earliest(4, at(1)), Some(at(20)));
-        assert_eq!(profile.earliest(7, at(1)), None);
+        assert_eq!(profile.earliest(at(0), 2, at(100)), Some(at(10)));
+        assert_eq!(profile.earliest(at(0), 4, at(1)), Some(at(20)));
+        assert_eq!(profile.earliest(at(0), 7, at(1)), None);
         profile.take(at(20), at(5), 6);
-        assert_eq!(profile.earliest(1, at(10)), Some(at(10)));
-        assert_eq!(profile.earliest(1, at(11)), Some(at(25)));
+        assert_eq!(profile.earliest(at(0), 1, at(10)), Some(at(10)));
+        assert_eq!(profile.earliest(at(0), 1, at(11)), Some(at(25)));
     }
 
     proptest! {
@@ -86,17 +90,18 @@ mod tests {
         fn as_counted_second_by_second(
             free in 0u32..5,
             ends in prop::collection::vec((1u64..20, 1u32..5), 0..6),
-            jobs in prop::collection::vec((1u32..8, 1u64..15), 0..12),
+            jobs in prop::collection::vec((1u32..8, 1u64..15, 0usize..30), 0..12),
         ) {
             let mut profile = Profile::new(at(0), free, ends.iter().map(|(end, n)| (at(*end), *n)));
             let mut seconds = [free; 400];
             for (end, nodes) in &ends {
                 seconds[*end as usize..].iter_mut().for_each(|free| *free += nodes);
             }
-            for (nodes, length) in jobs {
+            for (nodes, length, not_before) in jobs {
                 let fits = |from: usize| seconds[from..from + length as usize].iter().all(|free| *free >= nodes);
-                let expected = (0..380).find(|from| fits(*from));
-                prop_assert_eq!(profile.earliest(nodes, at(length)), expected.map(|s| at(s as u64)));
+                let expected = (not_before..380).find(|from| fits(*from));
+                let found = profile.earliest(at(not_before as u64), nodes, at(length));
+                prop_assert_eq!(found, expected.map(|s| at(s as u64)));
                 if let Some(from) = expected {
                     profile.take(at(from as u64), at(length), nodes);
                     seconds[from..from + length as usize].iter_mut().for_each(|free| *free -= nodes);

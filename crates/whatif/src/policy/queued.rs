@@ -67,8 +67,9 @@ struct Running {
 /// What came of a job that could start.
 enum Tried {
     Started,
-    /// Rates are in its way that others have, or nodes are away.
-    Waits,
+    /// There is no room yet: others have the nodes, or rates, or nodes are away. With when it may have room, if anybody
+    /// knows.
+    Waits(Option<Nanos>),
     /// It would not even fit if nobody were in its way.
     Hopeless,
 }
@@ -137,13 +138,12 @@ impl Queued {
         actions
     }
 
-    /// Who has let others go first for too long, if anybody: the first for which it is too late, of either class.
+    /// Who has let others go first for too long, if anybody: the first that could run if nobody else did.
     fn overdue(&self, now: Nanos) -> Option<((Class, usize), Submission)> {
-        let first_of = |class| self.late.range((class, 0)..=(class, usize::MAX)).next();
-        let mut firsts = CLASSES.into_iter().filter_map(first_of);
-        let found = firsts.find(|(_, Submission { deadline, requested, .. })| {
-            let patience = Nanos::from_secs(requested.saturating_mul(PATIENCE));
-            Nanos::from_secs(*deadline).saturating_add(patience) < now
+        let found = self.late.iter().find(|(_, Submission { deadline, requested, nodes, .. })| {
+            let patience = Nanos::from_secs(*requested).get().saturating_mul(PATIENCE);
+            let until = Nanos::from_secs(*deadline).saturating_add(Nanos::new(patience));
+            until < now && *nodes <= self.all - self.away
         });
         found.map(|(key, submission)| (*key, *submission))
     }
@@ -175,23 +175,22 @@ impl Queued {
     ) -> Option<Action> {
         let (class, latest, job) = key;
         let (nodes, length) = size(submission);
-        let sparing = profile.earliest(self.with_spare(class, nodes), length);
+        let sparing = profile.earliest(now, self.with_spare(class, nodes), length);
         let sparing = sparing.filter(|from| *from <= latest);
-        let from = sparing.or_else(|| profile.earliest(nodes, length))?;
-        let tried = if from == now { self.start(now, job, submission) } else { Tried::Waits };
-        let action = match tried {
+        let from = sparing.or_else(|| profile.earliest(now, nodes, length))?;
+        let (held, action) = match self.try_from(now, from, job, submission, profile) {
             Tried::Started => {
                 self.waiting.remove(&key);
-                Some(Action::Promise(job))
+                (Some(now), Some(Action::Promise(job)))
             }
-            Tried::Waits => None,
+            Tried::Waits(from) => (from, None),
             Tried::Hopeless => {
                 self.waiting.remove(&key);
                 return Some(self.refuse(job));
             }
         };
         // Whoever would be late is not waited for: jobs often take less than was requested for them.
-        if from <= latest {
+        if let Some(from) = held.filter(|from| *from <= latest) {
             profile.take(from, length, nodes);
         }
         action
@@ -208,21 +207,41 @@ impl Queued {
         holds: bool,
     ) -> Option<Action> {
         let ((nodes, length), job) = (size(submission), key.1);
-        let from = profile.earliest(nodes, length)?;
-        let tried = if from == now { self.start(now, job, submission) } else { Tried::Waits };
-        match tried {
+        let from = profile.earliest(now, nodes, length)?;
+        match self.try_from(now, from, job, submission, profile) {
             Tried::Started => {
                 self.late.remove(&key);
-                profile.take(from, length, nodes);
+                profile.take(now, length, nodes);
             }
-            Tried::Waits if holds => profile.take(from, length, nodes),
-            Tried::Waits => {}
+            Tried::Waits(Some(from)) if holds => profile.take(from, length, nodes),
+            Tried::Waits(_) => {}
             Tried::Hopeless => {
                 self.late.remove(&key);
                 return Some(self.refuse(job));
             }
         }
         None
+    }
+
+    /// Starts one for which `profile` has nodes from `from` on, if that is now. Nodes are not all that it needs: where the
+    /// engine refuses it, it waits until that knows room for it. While nothing runs, nodes that are away are in its way, and
+    /// nobody knows until when.
+    fn try_from(
+        &mut self,
+        now: Nanos,
+        from: Nanos,
+        job: usize,
+        submission: &Submission,
+        profile: &Profile,
+    ) -> Tried {
+        if from > now {
+            return Tried::Waits(Some(from));
+        }
+        let tried = self.start(now, job, submission);
+        let Tried::Waits(until) = tried else { return tried };
+        let (nodes, length) = size(submission);
+        let until = until.filter(|_| !self.running.is_empty());
+        Tried::Waits(until.and_then(|until| profile.earliest(until, nodes, length)))
     }
 
     /// How many have to be free for one of `class` that takes `nodes` and leaves some free: all that are there at the most.
@@ -235,10 +254,11 @@ impl Queued {
     /// Asks the engine. That it knows no start at all proves nothing while others run: its search is bounded. So what it
     /// refuses is asked for once where nothing runs.
     fn start(&mut self, now: Nanos, job: usize, submission: &Submission) -> Tried {
-        if self.reservations.ask(now, job, submission, now) != Asked::Granted {
+        let asked = self.reservations.ask(now, job, submission, now);
+        if asked != Asked::Granted {
             if self.possible.contains(&job) || self.idle.would_grant(now, job, submission) {
                 self.possible.insert(job);
-                return Tried::Waits;
+                return Tried::Waits(asked.later());
             }
             return Tried::Hopeless;
         }

@@ -48,6 +48,16 @@ pub enum Asked {
     Never,
 }
 
+impl Asked {
+    /// When it would have its resources, if not now.
+    pub fn later(self) -> Option<Nanos> {
+        match self {
+            Self::Later(from) => Some(from),
+            Self::Granted | Self::Never => None,
+        }
+    }
+}
+
 impl Reservations {
     /// A broker for this cluster, all agents connected.
     ///
