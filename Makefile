@@ -10,6 +10,13 @@ BUILT ?= target/release
 SHARE = $(DESTDIR)$(PREFIX)/share
 # What is installed is for everybody, whoever installs it: `install` sees to that itself.
 READABLE = umask 022;
+# What carries the fabric's messages besides shared memory, TCP and UDP: `libfabric`, `ucx`, or `libfabric,ucx`. Only as it
+# is said here: others have a variable of this name in their environment.
+FEATURES =
+comma := ,
+# The packages that have these features.
+FEATURED = keeptime keeptime-bench keeptime-fabric-c keeptime-fabricd
+WITH = $(foreach feature,$(subst $(comma), ,$(FEATURES)),$(addsuffix /$(feature),$(FEATURED)))
 SOAK_MINUTES ?= 10
 JOBS ?= $(shell nproc)
 
@@ -31,8 +38,8 @@ deps: deps-build
 deps-build:
 	@scripts/setup build
 
-build: rust deps-build ## Build the programs and libraries
-	$(CARGO) build --release --locked --workspace
+build: rust deps-build ## Build the programs and libraries (FEATURES=libfabric,ucx: also what carries the fabric over these)
+	$(CARGO) build --release --locked --workspace $(addprefix --features=,$(WITH))
 
 # What most measurements take.
 ready: build deps
@@ -188,7 +195,7 @@ uninstall: ## Remove what `make install` and `make install-fabric` have installe
 deb: build ## A Debian package of what `make install` and `make install-fabric` install, in OUT
 	scripts/deb $(BUILT) $(OUT)
 
-install-fabric: build ## Install libkeeptime_fabric, its header and manual pages, and the daemon (PREFIX=/usr/local)
+install-fabric: build ## Install libkeeptime_fabric, its header and manual pages, and the daemon (PREFIX=/usr/local, FEATURES=)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig \
 	        $(SHARE)/man/man3 $(SHARE)/man/man7
 	install $(BUILT)/keeptime-fabricd $(DESTDIR)$(PREFIX)/bin

@@ -4,11 +4,21 @@
  * cluster, and one-sided regions. keeptime_fabric(7) tells the story; ktf_ping.c is an example.
  *
  * Every function may be called by any thread; one object may be used by several at once, but for
- * the call that closes or drops it, after which it must not be used. Functions that wait say so.
- * All times are nanoseconds. Outputs are set only when the result is KTF_OK, but for those that say
- * otherwise; what is written there has to be closed or dropped by the caller with the function of
- * its name. Handles hold what they need: the order of closing is free. Text is UTF-8 and ends with
- * a zero byte.
+ * the call that closes or drops it, after which it must not be used. Threads that read a region of
+ * another node by one reader take turns: each should have a reader of its own. After fork() the
+ * child must neither use nor close what its parent has opened; it calls exec at once.
+ *
+ * All times are nanoseconds. Functions that wait say so. A timeout says for how long: KTF_NOW, which
+ * is 0, not at all, KTF_FOREVER and every other negative one for ever. Where the node's daemon is
+ * asked, that has a time of its own, which the function says.
+ *
+ * Outputs are set only when the result is KTF_OK, but for those that say otherwise; what is written
+ * there has to be closed or dropped by the caller with the function of its name. Handles hold what
+ * they need: the order of closing is free. Text is UTF-8 and ends with a zero byte.
+ *
+ * A context has at most 1048576 resources, a resource KTF_ATTRIBUTES_MOST attributes, each text of
+ * them KTF_TEXT_MOST bytes, and a message 1 GiB, or what ktf_config says. What the library warns of
+ * beside its results, such as a caller that is not let in, is shown to programs in Rust alone.
  */
 #ifndef KEEPTIME_FABRIC_H
 #define KEEPTIME_FABRIC_H
@@ -20,6 +30,12 @@
 extern "C" {
 #endif
 
+/* The version of this header. ktf_version() tells that of the library that a program has met. */
+#define KTF_VERSION_MAJOR 0
+#define KTF_VERSION_MINOR 1
+#define KTF_VERSION_PATCH 0
+#define KTF_VERSION "0.1.0"
+
 /* What became of a call. ktf_error_text() says more. */
 typedef enum ktf_result {
 	KTF_OK = 0,
@@ -28,8 +44,8 @@ typedef enum ktf_result {
 	KTF_NOT_FOUND = 3,	/* no resource has these attributes */
 	KTF_SEVERAL = 4,	/* more than one resource has these attributes */
 	KTF_GONE = 5,		/* the resource, its context or its region is no more */
-	KTF_UNREACHABLE = 6,	/* its node cannot be reached */
-	KTF_TOO_LONG = 7,	/* the message or the attributes are too long, or there are too many attributes */
+	KTF_UNREACHABLE = 6,	/* its node cannot be reached, or does not let this program in */
+	KTF_TOO_LONG = 7,	/* a message or an attribute is too long, or there are too many attributes or resources */
 	KTF_TIMED_OUT = 8,	/* not within the timeout */
 	KTF_BROKEN = 9,		/* the connection broke: the message may or may not have arrived */
 	KTF_UNDELIVERED = 10,	/* a message that was sent before did not arrive */
@@ -44,6 +60,7 @@ typedef enum ktf_result {
 typedef struct ktf_context ktf_context;		/* a program's place in the fabric */
 typedef struct ktf_resource ktf_resource;	/* sends and receives under its own name */
 typedef struct ktf_message ktf_message;		/* was received */
+typedef struct ktf_records ktf_records;		/* what was found: resources and what they are */
 typedef struct ktf_watch ktf_watch;		/* what happens to resources */
 typedef struct ktf_region ktf_region;		/* published here */
 typedef struct ktf_reader ktf_reader;		/* published by somebody */
@@ -55,21 +72,29 @@ typedef struct ktf_id {
 	uint32_t generation;
 } ktf_id;
 
-/* A name and a value. */
+/* A name and a value. A list of them has each name once, in any order; as a question an empty list
+ * fits every resource. The attribute named region is the library's: by it a region is found. */
 typedef struct ktf_attribute {
-	const char *name;
+	const char *name;	/* at least one byte */
 	const char *value;
 } ktf_attribute;
 
-#define KTF_FOREVER INT64_C(-1)	/* a time without an end */
-#define KTF_NOW INT64_C(0)	/* do not wait */
+/* How many a list has at most, and how many bytes the text of each name and value, its zero byte not
+ * counted. See ktf_attribute. */
+#define KTF_ATTRIBUTES_MOST 32
+#define KTF_TEXT_MOST 256
+
+/* How long a call waits, in nanoseconds. Every negative timeout is for ever, not only this one. */
+#define KTF_FOREVER INT64_C(-1)
+#define KTF_NOW INT64_C(0)	/* it does not wait */
 
 /* How threads wait, ktf_config.wait_nanos. */
 #define KTF_WAIT_SPIN INT64_MAX	/* keep looking: least delay, one core for each thread that waits */
 #define KTF_WAIT_BLOCK INT64_C(0)	/* sleep at once; other values: look for so long, then sleep */
 
-/* What carries messages to other nodes, ktf_config.between_nodes. The libraries have to be built in; who is
- * called and has them not is met over TCP. */
+/* What carries messages to other nodes, ktf_config.between_nodes. A context that is to call over a
+ * library that is not built in is refused with KTF_INVALID; who is called and has it not is met over
+ * TCP. */
 #define KTF_BETWEEN_TCP UINT8_C(0)
 #define KTF_BETWEEN_UDP UINT8_C(1)	/* most bytes a second; with a progress_thread */
 #define KTF_BETWEEN_LIBFABRIC UINT8_C(2)	/* FI_PROVIDER chooses the network */
@@ -79,18 +104,24 @@ typedef struct ktf_attribute {
 #define KTF_CALLERS_SAME_USER UINT8_C(0)	/* those of this program's user, and root's */
 #define KTF_CALLERS_ANY_USER UINT8_C(1)
 
-/* What a context is to be. Only fields whose bit is in field_mask are looked at; others are as in
- * ktf_context_open() with a null pointer. Fields and bits may be added at the end. */
+/* What a context is to be. Only fields whose bit is in field_mask are looked at; the comment of each
+ * begins with what it is otherwise, as in ktf_context_open() with a null pointer. wait_nanos and
+ * close_nanos are refused when they are negative: they are no timeouts. Fields and bits may be added
+ * at the end. */
 typedef struct ktf_config {
-	uint64_t field_mask;
-	const char *directory;		/* name of the node's daemon */
-	int64_t wait_nanos;		/* how threads wait */
-	uint64_t message_most;		/* longest message that is sent or accepted, in bytes */
-	int64_t close_nanos;		/* how long closing waits until everything is sent */
-	uint8_t shared_memory;		/* 0: processes of a node use TCP */
-	uint8_t progress_thread;	/* 1: a thread of its own handles what arrives */
-	uint8_t between_nodes;		/* what carries messages to other nodes, where this context connects */
-	uint8_t callers;		/* whose programs may send to this context's resources */
+	uint64_t field_mask;		/* which of the others are set, KTF_CONFIG_... */
+	const char *directory;		/* "keeptime-fabric": name of the node's daemon */
+	int64_t wait_nanos;		/* 50000: how threads wait, KTF_WAIT_... or a time */
+	uint64_t message_most;		/* 1073741824: longest message that is sent or taken, in bytes */
+	int64_t close_nanos;		/* 2000000000: how long closing waits until everything is sent */
+	uint8_t shared_memory;		/* 1; 0: processes of a node meet as those of two nodes do */
+	uint8_t progress_thread;	/* 0; 1: a thread of its own handles what arrives */
+	uint8_t between_nodes;		/* KTF_BETWEEN_TCP: what carries messages to other nodes, where
+					 * this context connects */
+	uint8_t callers;		/* KTF_CALLERS_SAME_USER: whose programs may send to this
+					 * context's resources */
+	const char *listen;		/* "0.0.0.0:0", every interface: where others reach this
+					 * context, ADDRESS:PORT or [IPV6]:PORT; port 0: any free one */
 } ktf_config;
 
 #define KTF_CONFIG_DIRECTORY UINT64_C(1)
@@ -101,12 +132,13 @@ typedef struct ktf_config {
 #define KTF_CONFIG_PROGRESS_THREAD UINT64_C(32)
 #define KTF_CONFIG_BETWEEN_NODES UINT64_C(64)
 #define KTF_CONFIG_CALLERS UINT64_C(128)
+#define KTF_CONFIG_LISTEN UINT64_C(256)
 
 /* A buffer that is given away. Only fields whose bit is in field_mask are looked at: without data the
  * message is empty, and without release nobody frees it, as is right for what lasts as long as the
  * program. Fields and bits may be added at the end. */
 typedef struct ktf_buffer {
-	uint64_t field_mask;
+	uint64_t field_mask;	/* which of the others are set, KTF_BUFFER_... */
 	void *data;		/* what the message says */
 	size_t length;		/* of data, in bytes */
 	void (*release)(void *data, void *closure);	/* has it back */
@@ -118,9 +150,9 @@ typedef struct ktf_buffer {
 
 /* Which messages are wanted. Only fields whose bit is in field_mask are looked at. */
 typedef struct ktf_match {
-	uint64_t field_mask;
-	uint64_t tag;
-	ktf_id from;
+	uint64_t field_mask;	/* which of the others are set, KTF_MATCH_... */
+	uint64_t tag;		/* with this tag */
+	ktf_id from;		/* sent by this resource */
 } ktf_match;
 
 #define KTF_MATCH_TAG UINT64_C(1)
@@ -138,23 +170,24 @@ typedef enum ktf_reason {
 
 /* A message that was sent and not delivered. */
 typedef struct ktf_undelivered {
-	ktf_id to;
+	ktf_id to;		/* whom it was for */
 	uint64_t tag;
 	uint32_t reason;	/* ktf_reason */
-	uint32_t reserved;
+	uint32_t reserved;	/* 0 */
 } ktf_undelivered;
 
 /* What happened to a resource that is watched. */
 typedef enum ktf_event_kind {
 	KTF_APPEARED = 1,
 	KTF_DISAPPEARED = 2,
-	KTF_MISSED = 3	/* more happened than was kept: look at everything anew */
+	KTF_MISSED = 3	/* more happened than was kept, 65536 events: look at everything anew */
 } ktf_event_kind;
 
+/* What happened, and to which resource. */
 typedef struct ktf_event {
-	uint32_t kind;	/* ktf_event_kind */
-	uint32_t reserved;
-	ktf_id id;
+	uint32_t kind;		/* ktf_event_kind */
+	uint32_t reserved;	/* 0 */
+	ktf_id id;		/* zeros with KTF_MISSED */
 } ktf_event;
 
 /* Who has answered a read. */
@@ -164,20 +197,32 @@ typedef enum ktf_answered_by {
 	KTF_BY_RESPONDER = 2		/* the daemon of its node */
 } ktf_answered_by;
 
+/* What was read besides the data of a record. */
 typedef struct ktf_reading {
 	uint64_t sequence;	/* twice the number of times that the record was written */
-	uint64_t counter;
+	uint64_t counter;	/* the record's own */
 	uint32_t by;		/* ktf_answered_by */
-	uint32_t reserved;
+	uint32_t reserved;	/* 0 */
 } ktf_reading;
 
-/* What a region looks like. Bytes is 48 for cells; adds is 1 if others may add to the counters. */
+/* What a region looks like. A record takes 16 bytes besides its data, and a whole number of 64 bytes;
+ * a region has at most 64 MiB. */
 typedef struct ktf_layout {
-	uint32_t records;
-	uint32_t bytes;
-	uint32_t adds;
-	uint32_t reserved;
+	uint32_t records;	/* how many, counted from 0 */
+	uint32_t bytes;		/* data of each, 1 to 65536; 48 for a cell, which is a cache line */
+	uint32_t adds;		/* 1: others may add to the counters; 0: they may not */
+	uint32_t reserved;	/* 0, or it is refused */
 } ktf_layout;
+
+/* ---- The library ----------------------------------------------------------------------------- */
+
+/* Tells the version of the library. KTF_VERSION is that of the header. The text lasts as long as the
+ * program. */
+const char *ktf_version(void);
+
+/* Tells whether a way to carry messages between nodes is built in. between_nodes is KTF_BETWEEN_TCP
+ * or one of its like. Returns 1 if it is, and 0 if not, or for another number. */
+int ktf_is_built_in(uint8_t between_nodes);
 
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
@@ -187,8 +232,10 @@ size_t ktf_error_text(char *buffer, size_t length);
 
 /* ---- Contexts -------------------------------------------------------------------------------- */
 
-/* Opens a context: all interfaces of the node, and shared memory. config may be null. Waits for the
- * daemon. KTF_NO_DAEMON, KTF_INVALID, KTF_SYSTEM. */
+/* Opens a context: all interfaces of the node, and shared memory. config says otherwise, and may be
+ * null. Waits for the daemon, for about 10 s at most. KTF_SYSTEM is also an address to listen at that
+ * the node does not have, or a port that is taken. The context has threads of its own, in which
+ * signals are blocked. KTF_NO_DAEMON, KTF_INVALID, KTF_SYSTEM. */
 ktf_result ktf_context_open(const ktf_config *config, ktf_context **context);
 
 /* Closes a context. Null is ignored. It ends when its last resource, region and watch are dropped
@@ -205,7 +252,8 @@ ktf_result ktf_context_close_within(ktf_context *context, int64_t timeout);
 /* ---- Resources ------------------------------------------------------------------------------- */
 
 /* Registers a resource. When this returns, every program of the cluster that looks for it finds it.
- * Waits for the daemon. KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
+ * Waits for the daemon, for about 10 s at most. KTF_TOO_LONG is also one more than the 1048576
+ * that a context has. KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
 ktf_result ktf_resource_register(const ktf_context *context, const ktf_attribute *attributes,
 				 size_t count, ktf_resource **resource);
 
@@ -216,17 +264,20 @@ ktf_result ktf_resource_id(const ktf_resource *resource, ktf_id *id);
 void ktf_resource_drop(ktf_resource *resource);
 
 /* Finds the only resource that has all of these attributes. Waits for it to appear, for at most
- * timeout. KTF_NOT_FOUND, KTF_SEVERAL, KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
+ * timeout, and for the daemon besides, for about 10 s at most. KTF_NOT_FOUND, KTF_SEVERAL,
+ * KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
 ktf_result ktf_resource_find_one(const ktf_context *context, const ktf_attribute *attributes,
 				 size_t count, int64_t timeout, ktf_id *id);
 
 /* Finds any one of the resources that have all of these attributes. Waits for one to appear, for at
- * most timeout. KTF_NOT_FOUND, KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
+ * most timeout, and for the daemon besides, for about 10 s at most. KTF_NOT_FOUND, KTF_NO_DAEMON,
+ * KTF_INVALID, KTF_TOO_LONG. */
 ktf_result ktf_resource_find_any(const ktf_context *context, const ktf_attribute *attributes,
 				 size_t count, int64_t timeout, ktf_id *id);
 
 /* Finds all resources that have all of these attributes now. Writes at most capacity of them to ids,
- * and to found how many there are. KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
+ * and to found how many there are. Waits for the daemon, for about 10 s at most; not for one to appear.
+ * ktf_records_find() tells what they are as well. KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
 ktf_result ktf_resource_find_all(const ktf_context *context, const ktf_attribute *attributes,
 				 size_t count, ktf_id *ids, size_t capacity, size_t *found);
 
@@ -237,6 +288,41 @@ ktf_result ktf_resource_reserve(const ktf_resource *resource, const ktf_id *to,
 
 /* Gives a reserved rate back. What waits is not held back any more. KTF_INVALID. */
 ktf_result ktf_resource_release(const ktf_resource *resource, const ktf_id *to);
+
+/* ---- Records --------------------------------------------------------------------------------- */
+
+/* Finds all resources that have all of these attributes now, with all that they are. An empty list is
+ * KTF_OK too. Waits for the daemon, for about 10 s at most; not for one to appear. The list does not
+ * change. KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
+ktf_result ktf_records_find(const ktf_context *context, const ktf_attribute *attributes,
+			    size_t count, ktf_records **records);
+
+/* Tells how many resources are in a list. None are in a null one. */
+size_t ktf_records_count(const ktf_records *records);
+
+/* Tells the identifier of a resource in a list. index counts from 0. KTF_INVALID. */
+ktf_result ktf_records_id(const ktf_records *records, size_t index, ktf_id *id);
+
+/* Tells the value of an attribute of a resource in a list. It is valid until the list is dropped. Null
+ * when the resource has no such attribute, when there is no such resource, and when name is null. */
+const char *ktf_records_attribute(const ktf_records *records, size_t index, const char *name);
+
+/* Tells all attributes of a resource in a list, by name. Writes at most capacity of them to attributes,
+ * and to count how many there are, which is at most KTF_ATTRIBUTES_MOST. Their texts are valid until
+ * the list is dropped; one in which a program has put a zero byte ends there. KTF_INVALID. */
+ktf_result ktf_records_attributes(const ktf_records *records, size_t index,
+				  ktf_attribute *attributes, size_t capacity, size_t *count);
+
+/* Tells the name of the node that a resource in a list is on. It is valid until the list is
+ * dropped. Null when there is no such resource. */
+const char *ktf_records_node(const ktf_records *records, size_t index);
+
+/* Tells the number of the user whose program a resource in a list is of, as its node's daemon says.
+ * KTF_INVALID. */
+ktf_result ktf_records_owner(const ktf_records *records, size_t index, uint32_t *user);
+
+/* Drops a list. Null is ignored. */
+void ktf_records_drop(ktf_records *records);
 
 /* ---- Messages -------------------------------------------------------------------------------- */
 
@@ -285,7 +371,7 @@ void ktf_message_drop(ktf_message *message);
 /* ---- Watches --------------------------------------------------------------------------------- */
 
 /* Watches which resources with these attributes come and go. Those that there are appear first.
- * KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
+ * Waits for the daemon, for about 10 s at most. KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
 ktf_result ktf_watch_open(const ktf_context *context, const ktf_attribute *attributes,
 			  size_t count, ktf_watch **watch);
 
@@ -293,18 +379,31 @@ ktf_result ktf_watch_open(const ktf_context *context, const ktf_attribute *attri
  * KTF_INVALID. */
 ktf_result ktf_watch_next(ktf_watch *watch, int64_t timeout, ktf_event *event);
 
-/* Closes a watch. Null is ignored. Not while another thread is in ktf_watch_next(). */
+/* Tells what happens next to the resources that are watched, and what they are. With KTF_APPEARED,
+ * records is a list of the one that has appeared, which the caller drops; with any other event it is
+ * null. Waits for what happens. KTF_TIMED_OUT, KTF_INVALID. */
+ktf_result ktf_watch_next_record(ktf_watch *watch, int64_t timeout, ktf_event *event,
+				 ktf_records **records);
+
+/* Closes a watch. Null is ignored. Not while another thread waits for what happens next. */
 void ktf_watch_close(ktf_watch *watch);
 
 /* ---- Regions --------------------------------------------------------------------------------- */
 
-/* Publishes a region, all records zero, and registers a resource for it. KTF_NO_DAEMON,
+/* Publishes a region, all records zero, and registers a resource for it. The attribute that says where
+ * the region is, named region, is added to the given ones, which may not have it. Waits for the daemon,
+ * for about 5 s at most until it gives the memory, and 10 s until all know the resource. KTF_NO_DAEMON,
  * KTF_INVALID, KTF_TOO_LONG. */
 ktf_result ktf_region_publish(const ktf_context *context, const ktf_attribute *attributes,
 			      size_t count, const ktf_layout *layout, ktf_region **region);
 
 /* Tells the identifier of a region's resource. KTF_INVALID. */
 ktf_result ktf_region_id(const ktf_region *region, ktf_id *id);
+
+/* Tells whether the node's daemon has a region still. Returns 1 if so, and 0 if not, or if it is null.
+ * Without it nobody reads what is written, also when another daemon runs there again: the region is to
+ * be dropped and published anew. One system call, which does not wait. */
+int ktf_region_is_served(const ktf_region *region);
 
 /* Writes all data of a record of an own region. length is the layout's. No system call.
  * KTF_INVALID. */
@@ -319,21 +418,34 @@ ktf_result ktf_region_add(const ktf_region *region, uint32_t record, uint64_t am
 /* Drops a region: nobody can read it any more. Null is ignored. */
 void ktf_region_drop(ktf_region *region);
 
-/* Opens the region of the only resource with these attributes. KTF_NOT_FOUND (also if it has no
- * region), KTF_SEVERAL, KTF_GONE, KTF_UNREACHABLE, KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
+/* Opens the region of the only resource with these attributes. Waits for the daemon, for about 10 s
+ * at most until it says where that is, and 5 s until it gives the memory; of another node for
+ * 250 ms at each of its addresses that does not answer. Threads that read a region of another node by
+ * one reader take turns: each should have its own. A resource without a region is KTF_NOT_FOUND
+ * too. KTF_NOT_FOUND, KTF_SEVERAL, KTF_GONE, KTF_UNREACHABLE, KTF_NO_DAEMON, KTF_INVALID,
+ * KTF_TOO_LONG. */
 ktf_result ktf_reader_open(const ktf_context *context, const ktf_attribute *attributes,
 			   size_t count, ktf_reader **reader);
+
+/* Opens the region of a resource in a list, whichever else have the same attributes. Waits for the
+ * daemon, for about 5 s at most until it gives the memory; of another node for 250 ms at each of
+ * its addresses that does not answer. The list may be dropped before the reader. A resource without
+ * a region is KTF_NOT_FOUND. KTF_NOT_FOUND, KTF_GONE, KTF_UNREACHABLE, KTF_INVALID. */
+ktf_result ktf_reader_open_record(const ktf_context *context, const ktf_records *records,
+				  size_t index, ktf_reader **reader);
 
 /* Tells how many records a region has, of how many bytes. KTF_INVALID. */
 ktf_result ktf_reader_layout(const ktf_reader *reader, ktf_layout *layout);
 
 /* Reads the data of a record, all of one version. length is the layout's; reading may be null.
- * Waits at most about a second. KTF_GONE, KTF_UNREACHABLE, KTF_UNFINISHED, KTF_INVALID. */
+ * Waits at most about a second, and of another node for the threads before it that use the same reader.
+ * KTF_GONE, KTF_UNREACHABLE, KTF_UNFINISHED, KTF_INVALID. */
 ktf_result ktf_reader_read(const ktf_reader *reader, uint32_t record, void *data, size_t length,
 			   ktf_reading *reading);
 
-/* Adds to the counter of a record of a region that was opened, once. was and by may be null. Waits at
- * most about a second. KTF_NOT_ALLOWED, KTF_UNCONFIRMED, KTF_GONE, KTF_UNREACHABLE, KTF_INVALID. */
+/* Adds to the counter of a record of a region that was opened, once. was and by may be null. Waits
+ * at most about a second, and for the threads before it that use the same reader. KTF_NOT_ALLOWED,
+ * KTF_UNCONFIRMED, KTF_GONE, KTF_UNREACHABLE, KTF_INVALID. */
 ktf_result ktf_reader_add(const ktf_reader *reader, uint32_t record, uint64_t amount,
 			  uint64_t *was, uint32_t *by);
 

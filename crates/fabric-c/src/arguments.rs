@@ -117,6 +117,11 @@ pub unsafe fn attributes(pointer: *const Attribute, count: usize) -> Result<Attr
                 text(attribute.value, &format!("attributes[{index}].value"))?,
             )
         };
+        // One of both would be lost.
+        if attributes.value(name).is_some() {
+            let text = format!("attributes[{index}].name was there before: a name has one value");
+            return Err(Failure::invalid(text));
+        }
         attributes = attributes.with(name, value);
     }
     attributes.check()?;
@@ -155,6 +160,7 @@ pub fn is_null(name: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fabric::attributes::TEXT_MOST;
 
     #[test]
     fn what_no_memory_has_is_refused() {
@@ -173,5 +179,29 @@ mod tests {
         let (read, refused) = unsafe { (attributes(list, 1), attributes(list, usize::MAX)) };
         assert!(read.is_ok_and(|read| read.value("name") == Some("value")));
         assert!(refused.is_err());
+    }
+
+    /// Neither of two values is taken for the other.
+    #[test]
+    fn a_name_has_one_value() {
+        let attribute = |name: &'static CStr, value: &'static CStr| Attribute {
+            name: name.as_ptr(),
+            value: value.as_ptr(),
+        };
+        let two = [attribute(c"a", c"1"), attribute(c"b", c"1")];
+        let twice = [attribute(c"a", c"1"), attribute(c"a", c"1")];
+        // SAFETY: there are two in each.
+        let (two, twice) = unsafe { (attributes(two.as_ptr(), 2), attributes(twice.as_ptr(), 2)) };
+        assert!(two.is_ok() && twice.is_err());
+    }
+
+    /// Programs have room for what they ask for.
+    #[test]
+    fn the_header_has_the_limits_of_attributes() {
+        let header = include_str!("../include/keeptime_fabric.h");
+        for (name, most) in [("ATTRIBUTES", ATTRIBUTES_MOST), ("TEXT", TEXT_MOST)] {
+            let line = format!("#define KTF_{name}_MOST {most}\n");
+            assert!(header.contains(&line), "{line}");
+        }
     }
 }

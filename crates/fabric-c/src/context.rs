@@ -4,6 +4,7 @@ use crate::arguments::{Time, known, output, owned, text};
 use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
 use crate::types::ConfigFields;
 use fabric::{Callers, Config, Context, Protocol, Wait};
+use std::net::SocketAddr;
 use std::ptr::addr_of;
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ const SHARED_MEMORY: u64 = 16;
 const PROGRESS_THREAD: u64 = 32;
 const BETWEEN_NODES: u64 = 64;
 const CALLERS: u64 = 128;
-const ALL: u64 = 255;
+const LISTEN: u64 = 256;
+const ALL: u64 = 511;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ktf_context_open(
@@ -100,8 +102,18 @@ unsafe fn config_of(fields: *const ConfigFields) -> Result<Config, Failure> {
                 }
             };
         }
+        if mask & LISTEN != 0 {
+            config.listen = address(text(addr_of!((*fields).listen).read(), "listen")?)?;
+        }
     }
     Ok(config)
+}
+
+fn address(text: &str) -> Result<SocketAddr, Failure> {
+    text.parse().map_err(|_| {
+        let expected = "ADDRESS:PORT is accepted, such as 10.0.0.1:0 or [::]:0";
+        Failure::invalid(format!("listen is {text:?}: {expected}"))
+    })
 }
 
 fn span(nanos: i64, name: &str) -> Result<Duration, Failure> {

@@ -12,9 +12,11 @@ mod buffer;
 mod context;
 mod message;
 mod outcome;
+mod records;
 mod region;
 mod resource;
 mod types;
+mod version;
 mod watch;
 
 // The header says that several threads may use one object at once. Pointers hide from the compiler whether they may.
@@ -25,5 +27,6 @@ const _: () = {
     may_be_shared::<fabric::Message>();
     may_be_shared::<fabric::region::Region>();
     may_be_shared::<fabric::region::Reader>();
+    may_be_shared::<records::Records>();
     may_be_shared::<watch::Watch>();
 };

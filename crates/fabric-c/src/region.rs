@@ -2,10 +2,11 @@
 
 use crate::arguments::{attributes, borrowed, bytes, output, write_if_wanted};
 use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
+use crate::records::{Records, at};
 use crate::types::{Attribute, Id, LayoutFields, ReadingFields};
 use fabric::region::{ATTRIBUTE, AnsweredBy, Layout, Reader, Region};
-use fabric::{Context, FindError};
-use std::ffi::c_void;
+use fabric::{Attributes, Context, FindError};
+use std::ffi::{c_int, c_void};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ktf_region_publish(
@@ -25,11 +26,8 @@ pub unsafe extern "C" fn ktf_region_publish(
                 output(region, "region")?,
             )
         };
-        // The library adds this one. If that is one too many, the daemon refuses, as for any other
-        // reason.
-        list.clone().with(ATTRIBUTE, "").check()?;
-        let layout = Layout::new(fields.records, fields.bytes)?;
-        let layout = if fields.adds == 0 { layout } else { layout.with_adds() };
+        expect_room_for_own(&list)?;
+        let layout = layout_of(fields)?;
         region.write(Box::into_raw(Box::new(context.publish(list, layout)?)));
         Ok(())
     })
@@ -43,6 +41,17 @@ pub unsafe extern "C" fn ktf_region_id(region: *const Region, id: *mut Id) -> Ou
         id.write(region.id().into());
         Ok(())
     })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_region_is_served(region: *const Region) -> c_int {
+    let mut is_served = false;
+    let outcome = outcome_of(|| {
+        // SAFETY: as the header says.
+        is_served = unsafe { borrowed(region, "region")? }.is_served();
+        Ok(())
+    });
+    c_int::from(outcome == Outcome::Ok && is_served)
 }
 
 #[unsafe(no_mangle)]
@@ -102,6 +111,23 @@ pub unsafe extern "C" fn ktf_reader_open(
             all => return Err(FindError::Several { query: text, count: all.len() }.into()),
         };
         reader.write(Box::into_raw(Box::new(context.open_region(record)?)));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_reader_open_record(
+    context: *const Context,
+    records: *const Records,
+    index: usize,
+    reader: *mut *mut Reader,
+) -> Outcome {
+    outcome_of(|| {
+        // SAFETY: as the header says.
+        let (context, found, reader) = unsafe {
+            (borrowed(context, "context")?, at(records, index)?, output(reader, "reader")?)
+        };
+        reader.write(Box::into_raw(Box::new(context.open_region(&found.record)?)));
         Ok(())
     })
 }
@@ -178,6 +204,25 @@ pub unsafe extern "C" fn ktf_reader_add(
 pub unsafe extern "C" fn ktf_reader_close(reader: *mut Reader) {
     // SAFETY: as the header says.
     unsafe { drop_handle(reader) };
+}
+
+/// The library adds the attribute that says where the region is. Given as well, it would be lost.
+fn expect_room_for_own(list: &Attributes) -> Result<(), Failure> {
+    if list.value(ATTRIBUTE).is_some() {
+        let text = format!("an attribute is named {ATTRIBUTE}, which the library adds itself");
+        return Err(Failure::invalid(text));
+    }
+    // If it is one too many, the daemon refuses, as for any other reason.
+    Ok(list.clone().with(ATTRIBUTE, "").check()?)
+}
+
+fn layout_of(fields: &LayoutFields) -> Result<Layout, Failure> {
+    if fields.reserved != 0 {
+        let text = format!("layout.reserved is {}: only 0 is accepted", fields.reserved);
+        return Err(Failure::invalid(text));
+    }
+    let layout = Layout::new(fields.records, fields.bytes)?;
+    Ok(if fields.adds == 0 { layout } else { layout.with_adds() })
 }
 
 fn code(by: AnsweredBy) -> u32 {

@@ -4,7 +4,6 @@ use crate::arguments::{Time, attributes, borrowed, id, output};
 use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
 use crate::types::{Attribute, Id};
 use fabric::{Attributes, BitsPerSecond, Context, FindError, Resource, ResourceId};
-use std::time::Instant;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ktf_resource_register(
@@ -133,22 +132,9 @@ unsafe fn find(
 }
 
 fn any(context: &Context, query: &Attributes, time: Time) -> Result<ResourceId, FindError> {
-    match time {
-        Time::Now => context.find(query.clone()).one_of_any(),
-        time => context.find(query.clone()).one_within(time.span()),
-    }
+    context.find(query.clone()).one_within(time.span())
 }
 
 fn only(context: &Context, query: &Attributes, time: Time) -> Result<ResourceId, FindError> {
-    let deadline = Instant::now() + time.span();
-    loop {
-        match context.find(query.clone()).one() {
-            // It may be gone again when it is asked for.
-            Err(FindError::None(_)) if Instant::now() < deadline => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                context.find(query.clone()).one_within(left)?;
-            }
-            other => return other,
-        }
-    }
+    context.find(query.clone()).only_within(time.span())
 }

@@ -33,6 +33,7 @@ pub struct ConfigFields {
     pub progress_thread: u8,
     pub between_nodes: u8,
     pub callers: u8,
+    pub listen: *const c_char,
 }
 
 /// Has a buffer back that was given away: its data, and its closure.
@@ -115,7 +116,8 @@ impl From<Id> for ResourceId {
 const _: () = {
     use std::mem::offset_of;
     assert!(size_of::<Id>() == 16 && size_of::<Attribute>() == 16);
-    assert!(size_of::<ConfigFields>() == 48 && offset_of!(ConfigFields, callers) == 43);
+    assert!(size_of::<ConfigFields>() == 56 && offset_of!(ConfigFields, callers) == 43);
+    assert!(offset_of!(ConfigFields, listen) == 48);
     assert!(size_of::<BufferFields>() == 40 && offset_of!(BufferFields, closure) == 32);
     assert!(size_of::<MatchFields>() == 32 && offset_of!(MatchFields, from) == 16);
     assert!(size_of::<UndeliveredFields>() == 32 && offset_of!(UndeliveredFields, reason) == 24);

@@ -1,16 +1,18 @@
 //! `ktf_watch_*`.
 
 use crate::arguments::{Time, attributes, borrowed, output};
-use crate::outcome::{Outcome, drop_handle, outcome_of, timed_out};
+use crate::outcome::{Failure, Outcome, drop_handle, outcome_of, timed_out};
+use crate::records::Records;
 use crate::types::{Attribute, EventFields, Id};
-use fabric::{Context, Event, ResourceId, Watcher};
+use fabric::{Context, Event, Record, Watcher};
 use std::collections::VecDeque;
+use std::ptr::null_mut;
 use std::sync::{Mutex, PoisonError};
 
 /// `ktf_watch`.
 pub struct Watch {
     /// Those that were there at first, and were not told yet.
-    first: Mutex<VecDeque<ResourceId>>,
+    first: Mutex<VecDeque<Record>>,
     watcher: Watcher,
 }
 
@@ -27,7 +29,7 @@ pub unsafe extern "C" fn ktf_watch_open(
             (borrowed(context, "context")?, attributes(list, count)?, output(watch, "watch")?)
         };
         let (records, watcher) = context.find(list).watch()?;
-        let first = Mutex::new(records.iter().map(|record| record.id).collect());
+        let first = Mutex::new(records.into());
         watch.write(Box::into_raw(Box::new(Watch { first, watcher })));
         Ok(())
     })
@@ -42,19 +44,30 @@ pub unsafe extern "C" fn ktf_watch_next(
     outcome_of(|| {
         // SAFETY: as the header says.
         let (watch, event) = unsafe { (borrowed(watch, "watch")?, output(event, "event")?) };
-        let first = watch.first.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        let next = match first {
-            Some(id) => EventFields::new(1, id.into()),
-            None => {
-                let next = watch.watcher.next_within(Time::new(timeout).span());
-                match next.ok_or_else(timed_out)? {
-                    Event::Appeared(record) => EventFields::new(1, record.id.into()),
-                    Event::Gone(id) => EventFields::new(2, id.into()),
-                    _ => EventFields::new(3, Id::NOBODY),
-                }
-            }
+        let next = watch.next(Time::new(timeout))?;
+        event.write((&next).into());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_watch_next_record(
+    watch: *mut Watch,
+    timeout: i64,
+    event: *mut EventFields,
+    records: *mut *mut Records,
+) -> Outcome {
+    outcome_of(|| {
+        // SAFETY: as the header says.
+        let (watch, event, records) = unsafe {
+            (borrowed(watch, "watch")?, output(event, "event")?, output(records, "records")?)
         };
-        event.write(next);
+        let next = watch.next(Time::new(timeout))?;
+        event.write((&next).into());
+        records.write(match next {
+            Event::Appeared(record) => Records::new(vec![record]).into_handle(),
+            _ => null_mut(),
+        });
         Ok(())
     })
 }
@@ -65,8 +78,23 @@ pub unsafe extern "C" fn ktf_watch_close(watch: *mut Watch) {
     unsafe { drop_handle(watch) };
 }
 
-impl EventFields {
-    fn new(kind: u32, id: Id) -> Self {
+impl Watch {
+    fn next(&self, time: Time) -> Result<Event, Failure> {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        if let Some(record) = first {
+            return Ok(Event::Appeared(record));
+        }
+        self.watcher.next_within(time.span()).ok_or_else(timed_out)
+    }
+}
+
+impl From<&Event> for EventFields {
+    fn from(event: &Event) -> Self {
+        let (kind, id) = match event {
+            Event::Appeared(record) => (1, record.id.into()),
+            Event::Gone(id) => (2, (*id).into()),
+            _ => (3, Id::NOBODY),
+        };
         Self { kind, reserved: 0, id }
     }
 }

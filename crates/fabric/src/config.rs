@@ -2,6 +2,7 @@
 
 use crate::directory::DEFAULT_NAME;
 use crate::door::Callers;
+use crate::error::OpenError;
 use crate::progress::Wait;
 use crate::transport::native::Library;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,11 +18,11 @@ pub enum Protocol {
     /// waits, or [`Config::progress_thread`]: nothing is confirmed otherwise.
     Udp,
     /// libfabric, and with it whatever network it finds: InfiniBand, RoCE, Omni-Path, Slingshot, EFA,
-    /// or TCP. `FI_PROVIDER` chooses. Needs the feature `libfabric`; contexts without it, or without a network of it, are met
-    /// over TCP.
+    /// or TCP. `FI_PROVIDER` chooses. Needs the feature `libfabric`, without which no context opens that is to call over it;
+    /// others without it, or without a network of it, are met over TCP.
     Libfabric,
     /// UCX, and with it InfiniBand, RoCE, shared memory or TCP. `UCX_TLS` and `UCX_NET_DEVICES` choose. Needs the feature
-    /// `ucx`; contexts without it are met over TCP.
+    /// `ucx`, as above.
     Ucx,
 }
 
@@ -33,6 +34,18 @@ impl Protocol {
             Self::Libfabric => Some(Library::Libfabric),
             Self::Ucx => Some(Library::Ucx),
         }
+    }
+
+    /// Makes sure that this program can call others over it.
+    ///
+    /// # Errors
+    /// If it is a library that is not built in.
+    pub(crate) fn expect_built_in(self) -> Result<(), OpenError> {
+        let absent = self.library().filter(|library| !library.is_built_in());
+        let Some(library) = absent else { return Ok(()) };
+        let built_in = [Library::Libfabric, Library::Ucx].into_iter().filter(|l| l.is_built_in());
+        let there: Vec<_> = ["tcp", "udp"].into_iter().chain(built_in.map(Library::name)).collect();
+        Err(OpenError::NotBuiltIn { wanted: library.name(), there: there.join(", ") })
     }
 }
 
@@ -49,7 +62,8 @@ pub struct Config {
     pub callers: Callers,
     /// How threads wait.
     pub wait: Wait,
-    /// Whether processes of one node and one user use shared memory. If not, they use TCP.
+    /// Whether processes of one node and one user use shared memory, and those of others that root's processes call there. If
+    /// not, they use what other nodes are called over, as all others on the node do.
     pub shared_memory: bool,
     /// What carries messages to other nodes, where this context connects.
     pub between_nodes: Protocol,
@@ -76,6 +90,29 @@ impl Default for Config {
             progress_thread: false,
             message_most: 1 << 30,
             close_time: Duration::from_secs(2),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without, nothing would be told before the first message to another node.
+    #[test]
+    #[cfg(not(all(feature = "libfabric", feature = "ucx")))]
+    fn no_context_opens_that_is_to_call_over_what_is_not_built_in() {
+        let absent = if cfg!(feature = "ucx") { Protocol::Libfabric } else { Protocol::Ucx };
+        // No directory is asked for.
+        let config = Config { between_nodes: absent, ..Config::default() };
+        let error = crate::context::Context::open(config).unwrap_err().to_string();
+        assert!(error.contains("(the feature `") && error.contains("it has tcp, udp"), "{error}");
+    }
+
+    #[test]
+    fn what_needs_no_library_is_always_there() {
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            assert!(protocol.expect_built_in().is_ok());
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::matching::{Match, Tag};
 use crate::payload::{Buffer, Payload};
 use crate::progress::{Parker, after, lock};
 use crate::region::Lifelines;
+use crate::threads;
 use arc_swap::ArcSwapOption;
 use keeptime_model::Invalid;
 use keeptime_model::units::BitsPerSecond;
@@ -79,7 +80,8 @@ impl Context {
     /// Opens a context: all interfaces of the node, and shared memory.
     ///
     /// # Errors
-    /// If there is no directory server on the node, or the kernel does not give what is needed.
+    /// If there is no directory server on the node, the kernel does not give what is needed, or this program was built without
+    /// what is to carry its messages.
     pub fn open(config: Config) -> Result<Self, OpenError> {
         let (close_time, with_worker) = (config.close_time, config.progress_thread);
         let core = Arc::new(Core::open(config)?);
@@ -317,15 +319,15 @@ impl Search<'_> {
     /// # Errors
     /// If there is none or more than one, or the directory does not answer.
     pub fn one(&self) -> Result<ResourceId, FindError> {
-        let directory = self.shared.core.directory();
-        let found = directory.find(&self.query, None, |all| {
-            Some(all.keys().next().map(|first| (*first, all.len())))
-        })?;
-        match found.flatten() {
-            None => Err(FindError::None(self.query.to_string())),
-            Some((first, 1)) => Ok(first),
-            Some((_, count)) => Err(FindError::Several { query: self.query.to_string(), count }),
-        }
+        self.only(None)
+    }
+
+    /// The only one, as soon as there is one, if that is within `time`.
+    ///
+    /// # Errors
+    /// As for [`Search::one_within`], and if there is more than one then.
+    pub fn only_within(&self, time: Duration) -> Result<ResourceId, FindError> {
+        self.only(Some(after(time)))
     }
 
     /// Any one that there is now.
@@ -339,7 +341,8 @@ impl Search<'_> {
     /// Any one, as soon as there is one, if that is within `time`.
     ///
     /// # Errors
-    /// If there is none in time, or the directory does not answer.
+    /// If there is none in time, or the directory does not answer: that is waited for no longer, but for a
+    /// second at least.
     pub fn one_within(&self, time: Duration) -> Result<ResourceId, FindError> {
         self.first(Some(after(time)))
     }
@@ -351,6 +354,18 @@ impl Search<'_> {
     pub fn watch(&self) -> Result<(Vec<Record>, Watcher), FindError> {
         let (records, watch) = self.shared.core.directory().watch(&self.query)?;
         Ok((records, Watcher { watch, _shared: self.shared.clone() }))
+    }
+
+    fn only(&self, deadline: Option<Instant>) -> Result<ResourceId, FindError> {
+        let directory = self.shared.core.directory();
+        let found = directory.find(&self.query, deadline, |all| {
+            all.keys().next().map(|first| (*first, all.len()))
+        })?;
+        match found {
+            None => Err(FindError::None(self.query.to_string())),
+            Some((first, 1)) => Ok(first),
+            Some((_, count)) => Err(FindError::Several { query: self.query.to_string(), count }),
+        }
     }
 
     fn first(&self, deadline: Option<Instant>) -> Result<ResourceId, FindError> {
@@ -378,8 +393,7 @@ impl Watcher {
 impl Shared {
     fn start(&mut self, work: fn(&Core, &Worker)) -> Result<(), OpenError> {
         let (core, worker) = (self.core.clone(), self.worker.clone());
-        let thread = std::thread::Builder::new().name("fabric".into());
-        let started = thread.spawn(move || work(&core, &worker));
+        let started = threads::spawn("fabric", move || work(&core, &worker));
         let what = "a thread";
         self.threads.push(started.map_err(|source| OpenError::System { what, source })?);
         Ok(())

@@ -82,6 +82,7 @@ impl Core {
     /// Opens a context.
     pub fn open(config: Config) -> Result<Self, OpenError> {
         let of = |what: &'static str| move |source| OpenError::System { what, source };
+        config.between_nodes.expect_built_in()?;
         let id = ContextId::new(random().map_err(of("random numbers"))?);
         let progress = Progress::new(config.wait).map_err(of("descriptors to wait on"))?;
         let listeners = Listeners::new(id, config.listen, &progress).map_err(of("listening"))?;

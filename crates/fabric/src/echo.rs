@@ -11,6 +11,7 @@ use crate::error::{OpenError, RecvError, RegisterError, SendError};
 use crate::frame::EAGER_MOST;
 use crate::id::ResourceId;
 use crate::matching::{Match, Tag};
+use crate::threads;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -85,8 +86,7 @@ impl Echo {
         let attributes = query().with("node", node).with(DIRECTORY, directory.port().to_string());
         let resource = Arc::new(context.register(attributes)?);
         let (answers, own) = (resource.clone(), context.id());
-        let thread = std::thread::Builder::new().name("echo".into());
-        let thread = thread.spawn(move || {
+        let thread = threads::spawn("echo", move || {
             loop {
                 match answers.recv(Match::any()) {
                     Ok(message) if message.from.context == own => break,

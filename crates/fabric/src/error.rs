@@ -20,6 +20,14 @@ pub enum OpenError {
         /// Its answer.
         source: io::Error,
     },
+    /// What is to carry messages between nodes is not built in.
+    #[error("this program was built without {wanted} (the feature `{wanted}`): it has {there}")]
+    NotBuiltIn {
+        /// The library that was asked for.
+        wanted: &'static str,
+        /// What there is.
+        there: String,
+    },
     /// There is no directory.
     #[error(transparent)]
     Directory(#[from] DirectoryError),

@@ -7,6 +7,7 @@ use crate::core::Core;
 use crate::id::ContextId;
 use crate::progress::lock;
 use crate::streams::Stream;
+use crate::threads;
 use crate::transport::LOOK_EVERY;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicUsize;
@@ -175,7 +176,7 @@ impl Makers {
             let _maker = maker;
             work();
         };
-        let started = thread::Builder::new().name(name.into()).spawn_scoped(scope, counted);
+        let started = threads::spawn_scoped(scope, name, counted);
         if let Err(error) = &started {
             tracing::warn!(%error, "no thread that makes connections");
         }

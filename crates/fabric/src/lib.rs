@@ -62,6 +62,7 @@
 //! | `link`, `links`, `listen`, `inbox`, `turns`, `flusher`, `streams`, `keeper`, `core` | one context |
 //! | `progress` | how threads wait, and who looks for messages |
 //! | `sockets` | who calls, and what is handed over |
+//! | `threads` | how the fabric's own threads are started |
 //! | [`directory::server`], [`directory::client`] | the shells of the directory |
 //! | [`region`] | what is read without its publisher's taking part |
 //! | [`node_load`] | how busy a node is, as its daemon publishes it |
@@ -117,8 +118,8 @@
 //! ([`Config::callers`]). The kernel tells each daemon who its programs are, and
 //! these that it is root's or their own user's; with the cluster's key
 //! ([`ClusterKey`]) daemons tell each other, and contexts, what cannot be made up. Memory is shared between
-//! processes of one user alone, and with root; regions are read by whoever finds them. Daemons without a key believe everybody who reaches their port,
-//! and so do the contexts of their nodes.
+//! processes of one user alone, and by root's with those of others that they call; regions are read by whoever finds them.
+//! Daemons without a key believe everybody who reaches their port, and so do the contexts of their nodes.
 //!
 //! # Limits of this version
 //!
@@ -167,6 +168,7 @@ mod ring;
 mod simulation;
 mod sockets;
 mod streams;
+mod threads;
 mod transport;
 mod turns;
 

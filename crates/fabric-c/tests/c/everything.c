@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CHECK(condition) \
 	do { \
@@ -286,11 +287,66 @@ static void giving_in_vain(ktf_context *context)
 	ktf_resource_drop(gives);
 }
 
+/* What was found says what it is, where, and whose. What was there before goes soon. */
+static void records(ktf_context *here, ktf_context *there)
+{
+	static const ktf_attribute shelf[] = { { "room", "7" }, { "name", "shelf" } };
+	static const ktf_attribute named_shelf[] = { { "name", "shelf" } };
+	ktf_attribute all[KTF_ATTRIBUTES_MOST];
+	ktf_resource *resource;
+	ktf_records *found = NULL;
+	ktf_reader *reader;
+	size_t count;
+	uint32_t user;
+	ktf_id id, own;
+
+	while (ktf_resource_find_any(here, named_shelf, 1, KTF_NOW, &id) == KTF_OK)
+		;
+	CHECK(ktf_records_find(here, named_shelf, 1, &found) == KTF_OK && found);
+	CHECK(ktf_records_count(found) == 0 && ktf_records_count(NULL) == 0);
+	CHECK(ktf_records_node(found, 0) == NULL);
+	ktf_records_drop(found);
+
+	CHECK(ktf_resource_register(there, shelf, COUNT(shelf), &resource) == KTF_OK);
+	CHECK(ktf_resource_id(resource, &own) == KTF_OK);
+	CHECK(ktf_resource_find_any(here, named_shelf, 1, 30 * SECOND, &id) == KTF_OK);
+	CHECK(ktf_records_find(here, named_shelf, 1, &found) == KTF_OK);
+	/* The list is what it was when it was made. */
+	ktf_resource_drop(resource);
+	CHECK(ktf_records_count(found) == 1);
+	CHECK(ktf_records_id(found, 0, &id) == KTF_OK && memcmp(&id, &own, sizeof(id)) == 0);
+	CHECK(strcmp(ktf_records_attribute(found, 0, "room"), "7") == 0);
+	CHECK(ktf_records_attribute(found, 0, "door") == NULL);
+	CHECK(strcmp(ktf_records_node(found, 0), "n1") == 0);
+	CHECK(ktf_records_owner(found, 0, &user) == KTF_OK && user == geteuid());
+	CHECK(ktf_records_attributes(found, 0, NULL, 0, &count) == KTF_OK && count == 2);
+	CHECK(ktf_records_attributes(found, 0, all, COUNT(all), &count) == KTF_OK && count == 2);
+	CHECK(strcmp(all[0].name, "name") == 0 && strcmp(all[0].value, "shelf") == 0);
+	CHECK(strcmp(all[1].name, "room") == 0 && strcmp(all[1].value, "7") == 0);
+	/* Any of them may be looked for as it is. */
+	CHECK(ktf_resource_find_all(here, all, count, NULL, 0, &count) == KTF_OK);
+	CHECK(ktf_reader_open_record(here, found, 0, &reader) == KTF_NOT_FOUND);
+
+	CHECK(ktf_records_find(here, named_shelf, 1, NULL) == KTF_INVALID);
+	CHECK(ktf_records_id(found, 1, &id) == KTF_INVALID);
+	CHECK(ktf_records_id(NULL, 0, &id) == KTF_INVALID);
+	CHECK(ktf_records_attribute(found, 1, "room") == NULL);
+	CHECK(ktf_records_attribute(found, 0, NULL) == NULL);
+	CHECK(ktf_records_attribute(NULL, 0, "room") == NULL);
+	CHECK(ktf_records_attributes(found, 0, NULL, 1, &count) == KTF_INVALID);
+	CHECK(ktf_records_attributes(found, 0, all, COUNT(all), NULL) == KTF_INVALID);
+	CHECK(ktf_records_owner(found, 1, &user) == KTF_INVALID);
+	CHECK(ktf_reader_open_record(here, found, 1, &reader) == KTF_INVALID);
+	CHECK(ktf_reader_open_record(here, NULL, 0, &reader) == KTF_INVALID);
+	ktf_records_drop(found);
+}
+
 static void watches(ktf_context *here, ktf_context *there)
 {
 	/* Nobody else is called so: what others have dropped is heard of a moment later. */
 	static const ktf_attribute watched[] = { { "name", "watched" } };
-	ktf_resource *first, *second;
+	ktf_resource *first, *second, *third;
+	ktf_records *found = NULL;
 	ktf_watch *watch;
 	ktf_event event;
 	ktf_id id;
@@ -299,6 +355,19 @@ static void watches(ktf_context *here, ktf_context *there)
 	CHECK(ktf_watch_open(here, watched, 1, &watch) == KTF_OK);
 	CHECK(ktf_watch_next(watch, 30 * SECOND, &event) == KTF_OK && event.kind == KTF_APPEARED);
 	CHECK(ktf_watch_next(watch, KTF_NOW, &event) == KTF_TIMED_OUT);
+	CHECK(ktf_watch_next_record(watch, KTF_NOW, &event, &found) == KTF_TIMED_OUT && !found);
+	CHECK(ktf_watch_next_record(watch, KTF_NOW, &event, NULL) == KTF_INVALID);
+
+	CHECK(ktf_resource_register(there, watched, 1, &third) == KTF_OK);
+	CHECK(ktf_watch_next_record(watch, 30 * SECOND, &event, &found) == KTF_OK);
+	CHECK(event.kind == KTF_APPEARED && ktf_records_count(found) == 1);
+	CHECK(ktf_records_id(found, 0, &id) == KTF_OK && memcmp(&event.id, &id, sizeof(id)) == 0);
+	CHECK(strcmp(ktf_records_attribute(found, 0, "name"), "watched") == 0);
+	ktf_records_drop(found);
+	ktf_resource_drop(third);
+	CHECK(ktf_watch_next_record(watch, 30 * SECOND, &event, &found) == KTF_OK);
+	CHECK(event.kind == KTF_DISAPPEARED && found == NULL);
+
 	CHECK(ktf_resource_register(there, watched, 1, &second) == KTF_OK);
 	CHECK(ktf_resource_id(second, &id) == KTF_OK);
 	CHECK(ktf_watch_next(watch, 30 * SECOND, &event) == KTF_OK && event.kind == KTF_APPEARED);
@@ -389,6 +458,7 @@ static void regions(ktf_context *here, ktf_context *there, uint32_t by)
 	/* Others hear of it a moment later. */
 	CHECK(ktf_resource_find_any(here, cells, 1, 30 * SECOND, &id) == KTF_OK);
 	CHECK(ktf_region_id(region, &id) == KTF_OK);
+	CHECK(ktf_region_is_served(region) == 1 && ktf_region_is_served(NULL) == 0);
 	CHECK(ktf_reader_open(here, cells, 1, &reader) == KTF_OK);
 	memset(&layout, 0, sizeof(layout));
 	CHECK(ktf_reader_layout(reader, &layout) == KTF_OK);
@@ -411,6 +481,110 @@ static void regions(ktf_context *here, ktf_context *there, uint32_t by)
 		;
 	CHECK(ktf_reader_read(reader, 1, read, sizeof(read), NULL) == KTF_GONE);
 	ktf_reader_close(reader);
+}
+
+/* Several regions that are called the same are told apart by what was found. */
+static void equal_regions(ktf_context *here, ktf_context *there)
+{
+	static const ktf_attribute twin[] = { { "name", "twin" } };
+	const ktf_layout layout = { .records = 1, .bytes = 48 };
+	ktf_records *found = NULL;
+	ktf_region *regions[2];
+	ktf_reader *reader;
+	ktf_id ids[2], id;
+	char data[48] = { 0 };
+
+	while (ktf_resource_find_any(here, twin, 1, KTF_NOW, &id) == KTF_OK)
+		;
+	for (int n = 0; n < 2; n++) {
+		data[0] = (char)('a' + n);
+		CHECK(ktf_region_publish(there, twin, 1, &layout, &regions[n]) == KTF_OK);
+		CHECK(ktf_region_write(regions[n], 0, data, sizeof(data)) == KTF_OK);
+		CHECK(ktf_region_id(regions[n], &ids[n]) == KTF_OK);
+	}
+	/* Others hear of them a moment later. */
+	do {
+		ktf_records_drop(found);
+		CHECK(ktf_records_find(here, twin, 1, &found) == KTF_OK);
+	} while (ktf_records_count(found) < 2);
+	CHECK(ktf_records_count(found) == 2 && ktf_records_attribute(found, 0, "region"));
+	CHECK(ktf_reader_open(here, twin, 1, &reader) == KTF_SEVERAL);
+	for (size_t index = 0; index < 2; index++) {
+		CHECK(ktf_records_id(found, index, &id) == KTF_OK);
+		CHECK(ktf_reader_open_record(here, found, index, &reader) == KTF_OK);
+		CHECK(ktf_reader_read(reader, 0, data, sizeof(data), NULL) == KTF_OK);
+		CHECK(memcmp(&id, &ids[data[0] - 'a'], sizeof(id)) == 0);
+		ktf_reader_close(reader);
+	}
+	ktf_records_drop(found);
+	ktf_region_drop(regions[0]);
+	ktf_region_drop(regions[1]);
+}
+
+/* A name that is there twice, the library's own one, and what is reserved. */
+static void what_would_be_lost(ktf_context *context)
+{
+	static const ktf_attribute twice[] = { { "name", "a" }, { "type", "x" }, { "name", "b" } };
+	static const ktf_attribute own[] = { { "region", "mine" } };
+	const ktf_layout reserved = { .records = 1, .bytes = 48, .reserved = 1 };
+	const ktf_layout layout = { .records = 1, .bytes = 48 };
+	ktf_resource *resource = NULL;
+	ktf_region *region = NULL;
+	ktf_records *found = NULL;
+	char text[80];
+	ktf_id id;
+
+	CHECK(ktf_resource_register(context, twice, COUNT(twice), &resource) == KTF_INVALID);
+	(void)ktf_error_text(text, sizeof(text));
+	CHECK(strcmp(text, "attributes[2].name was there before: a name has one value") == 0);
+	CHECK(ktf_resource_find_any(context, twice, COUNT(twice), KTF_NOW, &id) == KTF_INVALID);
+	CHECK(ktf_records_find(context, twice, COUNT(twice), &found) == KTF_INVALID);
+	CHECK(ktf_region_publish(context, twice, COUNT(twice), &layout, &region) == KTF_INVALID);
+	CHECK(ktf_region_publish(context, own, 1, &layout, &region) == KTF_INVALID);
+	CHECK(ktf_region_publish(context, cells, 1, &reserved, &region) == KTF_INVALID);
+	CHECK(resource == NULL && region == NULL && found == NULL);
+}
+
+/* The header and the library are of one version; what is not built in is not called over. */
+static void versions(const char *directory)
+{
+	ktf_config config = { .field_mask = KTF_CONFIG_DIRECTORY | KTF_CONFIG_BETWEEN_NODES };
+	ktf_context *context = NULL;
+
+	CHECK(strcmp(ktf_version(), KTF_VERSION) == 0);
+	CHECK(ktf_is_built_in(KTF_BETWEEN_TCP) == 1 && ktf_is_built_in(KTF_BETWEEN_UDP) == 1);
+	CHECK(ktf_is_built_in(4) == 0 && ktf_is_built_in(255) == 0);
+	config.directory = directory;
+	for (uint8_t library = KTF_BETWEEN_LIBFABRIC; library <= KTF_BETWEEN_UCX; library++) {
+		if (ktf_is_built_in(library))
+			continue;
+		config.between_nodes = library;
+		CHECK(ktf_context_open(&config, &context) == KTF_INVALID && !context);
+	}
+}
+
+/* Where others reach a context is one address of the node, or none. */
+static void listening(const char *directory)
+{
+	static const char *const no_addresses[] = { "", "127.0.0.1", "here:0", "127.0.0.1:65536" };
+	ktf_config config = { .field_mask = KTF_CONFIG_DIRECTORY | KTF_CONFIG_LISTEN };
+	ktf_context *context = NULL;
+	ktf_resource *resource;
+	char text[120];
+
+	config.directory = directory;
+	CHECK(ktf_context_open(&config, &context) == KTF_INVALID);
+	for (size_t n = 0; n < COUNT(no_addresses); n++) {
+		config.listen = no_addresses[n];
+		CHECK(ktf_context_open(&config, &context) == KTF_INVALID && !context);
+	}
+	(void)ktf_error_text(text, sizeof(text));
+	CHECK(strstr(text, "listen is \"127.0.0.1:65536\": ADDRESS:PORT") == text);
+	config.listen = "127.0.0.1:0";
+	CHECK(ktf_context_open(&config, &context) == KTF_OK);
+	CHECK(ktf_resource_register(context, NULL, 0, &resource) == KTF_OK);
+	ktf_resource_drop(resource);
+	ktf_context_close(context);
 }
 
 /* At most 32 attributes, and 256 bytes of a name. */
@@ -472,6 +646,9 @@ static void bad_arguments(ktf_context *context)
 	config.field_mask = KTF_CONFIG_WAIT;
 	config.wait_nanos = -1;
 	CHECK(ktf_context_open(&config, &none) == KTF_INVALID);
+	config.field_mask = KTF_CONFIG_CLOSE;
+	config.close_nanos = -1;
+	CHECK(ktf_context_open(&config, &none) == KTF_INVALID);
 	config.field_mask = KTF_CONFIG_BETWEEN_NODES;
 	config.between_nodes = 4;
 	CHECK(ktf_context_open(&config, &none) == KTF_INVALID);
@@ -508,6 +685,7 @@ static void bad_arguments(ktf_context *context)
 	ktf_resource_drop(NULL);
 	ktf_context_close(NULL);
 	ktf_message_drop(NULL);
+	ktf_records_drop(NULL);
 	ktf_watch_close(NULL);
 	ktf_region_drop(NULL);
 	ktf_reader_close(NULL);
@@ -518,6 +696,8 @@ int main(int count, char **words)
 	ktf_context *here, *there;
 
 	CHECK(count == 2);
+	versions(words[1]);
+	listening(words[1]);
 	for (int shared_memory = 1; shared_memory >= 0; shared_memory--) {
 		here = open_context(words[1], shared_memory);
 		there = open_context(words[1], shared_memory);
@@ -525,10 +705,13 @@ int main(int count, char **words)
 		giving_within(here);
 		giving_to_others(words[1], shared_memory, there);
 		giving_in_vain(here);
+		records(here, there);
 		watches(here, there);
 		a_watch_outlives_its_context(words[1], there);
 		closing_tells_what_is_lost(words[1], shared_memory, there);
 		regions(here, there, shared_memory ? KTF_BY_MEMORY : KTF_BY_RESPONDER);
+		equal_regions(here, there);
+		what_would_be_lost(here);
 		too_long_or_too_many(here);
 		bad_arguments(here);
 		ktf_context_close(there);

@@ -6,6 +6,7 @@ use super::call;
 use super::request::{Refusal, Request};
 use crate::progress::lock;
 use crate::sockets::accepted;
+use crate::threads;
 use crate::transport::tcp::expect_node;
 use crate::transport::{LOOK_EVERY, watch_over};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -16,7 +17,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// Connections that are carried at a time. What is kept for one is at most 128 KiB.
@@ -83,7 +84,7 @@ impl Relay {
             last: FIRST,
             bytes: vec![0; READ].into_boxed_slice(),
         };
-        let thread = thread::Builder::new().name("bridge".into()).spawn(move || shell.run())?;
+        let thread = threads::spawn("bridge", move || shell.run())?;
         Ok(Self { port, carried, stop, bell, thread: Some(thread) })
     }
 
@@ -247,7 +248,7 @@ impl Shell {
             made.pairs.extend(pair);
             let _ = bell.write(1);
         };
-        if thread::Builder::new().name("bridge-call".into()).spawn(call).is_err() {
+        if threads::spawn("bridge-call", call).is_err() {
             // The caller finds its connection closed.
             lock(&self.made).calling -= 1;
         }
@@ -468,6 +469,7 @@ mod tests {
     use nix::poll::{PollFd, PollFlags, poll};
     use std::net::SocketAddr;
     use std::os::fd::AsFd;
+    use std::thread;
     use std::time::Duration;
 
     fn relay(permitted: impl Fn(&Request) -> bool + Send + Sync + 'static) -> Relay {

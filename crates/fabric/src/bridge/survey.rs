@@ -7,10 +7,11 @@ use super::request::Whom;
 use super::routes::{Way, beside, candidates, choose, room_beside};
 use crate::networks::{Network, apart};
 use crate::progress::lock;
+use crate::threads;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Calls over a way whose cost is looked for; the quickest counts, as any may have waited for a busy node.
@@ -161,7 +162,7 @@ impl Survey {
                 let took = (0..CALLS).map_while(|_| timed(&asked, whom, &survey.ending)).min();
                 survey.note(&asked, took);
             };
-            let start = || thread::Builder::new().name("measure".into()).spawn(work).ok();
+            let start = || threads::spawn("measure", work).ok();
             match (!self.ending.has_begun()).then(start).flatten() {
                 Some(thread) => measuring.push(thread),
                 // There is no thread for it: nobody waits.
@@ -224,6 +225,7 @@ mod tests {
     use std::io::Read;
     use std::net::TcpListener;
     use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread;
 
     const WHOM: Whom = Whom::Directory;
     /// For anything, on a busy machine.

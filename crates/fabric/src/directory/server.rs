@@ -10,7 +10,7 @@ use crate::bridge::{self, Search, Survey, request::Whom};
 use crate::door::ClusterKey;
 use crate::networks::{addresses, discover};
 use crate::sockets::accepted;
-use crate::{random, random_bytes};
+use crate::{random, random_bytes, threads};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -22,7 +22,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -81,7 +81,7 @@ impl Server {
     pub fn start(config: ServerConfig) -> io::Result<Self> {
         let shell = Shell::new(config)?;
         let (address, stop, bell) = (shell.address, shell.stop.clone(), shell.bell.clone());
-        let thread = thread::Builder::new().name("directory".into()).spawn(move || shell.run())?;
+        let thread = threads::spawn("directory", move || shell.run())?;
         Ok(Self { address, stop, bell, thread: Some(thread) })
     }
 
@@ -414,7 +414,7 @@ impl Shell {
             let _ = sender.send((address, hailed.map(|(sealers, stream)| (stream, sealers))));
             let _ = bell.write(1);
         };
-        if let Err(error) = thread::Builder::new().name("dial".into()).spawn(dial) {
+        if let Err(error) = threads::spawn("dial", dial) {
             let _ = self.dialed.0.send((address, Err(error.into())));
             let _ = self.bell.write(1);
         }

@@ -3,6 +3,7 @@
 //! other end it hands to readers. A thread waits for that, so that who reads looks at a word and asks nobody.
 
 use crate::progress::lock;
+use crate::threads;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -13,7 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, Weak};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 /// That of the daemon whose memory the readers of a context have: one thread for all of them, as long as there are any.
 #[derive(Debug, Default)]
@@ -59,7 +60,7 @@ impl Lifeline {
                 over.store(true, Release);
             }
         };
-        let watcher = thread::Builder::new().name("region-life".into()).spawn(watch)?;
+        let watcher = threads::spawn("region-life", watch)?;
         Ok(Self { pipe: name, is_over, bell, watcher: Some(watcher) })
     }
 
@@ -106,6 +107,7 @@ fn ends_before(pipe: &File, bell: &EventFd) -> bool {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::thread;
     use std::time::{Duration, Instant};
 
     /// For anything, on a busy machine.

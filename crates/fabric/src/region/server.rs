@@ -11,6 +11,7 @@ use crate::mapping::Access;
 use crate::random;
 use crate::real_time::{self, Priority};
 use crate::sockets::{accepted, user_of};
+use crate::threads;
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -23,7 +24,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Most regions of a node; `crates/linux/bpf/regions.h` has the same number.
@@ -127,10 +128,9 @@ impl RegionServer {
         // Made before its threads, so that it ends the first if the second cannot be made.
         let real_time = Ok(());
         let mut server = Self { port, real_time, stop: stop.clone(), bell, threads: Vec::new() };
-        let thread = |name: &str| thread::Builder::new().name(name.into());
-        server.threads.push(thread("regions").spawn(move || shell.run())?);
+        server.threads.push(threads::spawn("regions", move || shell.run())?);
         let (told, schedule) = std::sync::mpsc::channel();
-        let answering = thread("regions-answer").spawn(move || {
+        let answering = threads::spawn("regions-answer", move || {
             let _ = told.send(real_time::hurry(Priority::Answer));
             answer(&socket, &table, &stop);
         })?;

@@ -1,7 +1,7 @@
 //! A look at what there is, after all that the server has pushed until then.
 
 use super::Client;
-use super::asking::{ANSWER_TIME, DirectoryError};
+use super::asking::{DirectoryError, answer_by};
 use crate::attributes::Attributes;
 use crate::directory::protocol::{Record, Request};
 use crate::id::ResourceId;
@@ -13,7 +13,8 @@ impl Client {
     /// It is asked again after each change, until it gives something or `deadline` has passed.
     ///
     /// # Errors
-    /// If the server refuses the question or does not answer.
+    /// If the server refuses the question or does not answer: by the deadline, or soon where that is too near, or for as
+    /// long as any answer may take.
     pub fn find<T>(
         &self,
         query: &Attributes,
@@ -22,12 +23,13 @@ impl Client {
     ) -> Result<Option<T>, DirectoryError> {
         // A server would disconnect who says something so long, and not say why.
         query.check().map_err(|invalid| DirectoryError::Refused(invalid.to_string()))?;
-        self.catch_up()?;
-        let mut state = self.shared.lock();
-        let mut number = state.subscription(query);
         // Until when an answer is waited for: from when it is asked for, which it is anew when the
         // server has ended.
-        let mut answer_by = None;
+        let until = answer_by(deadline);
+        self.catch_up(until)?;
+        let mut unanswered = Some(until);
+        let mut state = self.shared.lock();
+        let mut number = state.subscription(query);
         loop {
             if let Some(Err(why)) = state.asked.take_answer(number) {
                 state.subscriptions.forget(number);
@@ -47,10 +49,10 @@ impl Client {
                 if deadline.is_none_or(|deadline| now >= deadline) {
                     return Ok(None);
                 }
-                answer_by = None;
+                unanswered = None;
                 deadline.unwrap_or(now)
             } else {
-                let until = *answer_by.get_or_insert(now + ANSWER_TIME);
+                let until = *unanswered.get_or_insert_with(|| answer_by(deadline));
                 if now >= until || state.is_closed {
                     return Err(state.standing.silence());
                 }
@@ -60,8 +62,8 @@ impl Client {
         }
     }
 
-    /// Reads what the server has said until now.
-    fn catch_up(&self) -> Result<(), DirectoryError> {
+    /// Reads what the server has said until now. Its answer is waited for until then.
+    fn catch_up(&self, until: Instant) -> Result<(), DirectoryError> {
         let mut state = self.shared.lock();
         if state.hear_all() > 0 {
             self.shared.notify_all();
@@ -70,7 +72,7 @@ impl Client {
         drop(state);
         // It answers in order: what it had to say before is read when this is.
         let context = self.shared.context.id;
-        self.ask(|number| Request::Resolve { number, context })?;
+        self.ask_until(until, |number| Request::Resolve { number, context })?;
         self.shared.lock().connection.caught_up(behind);
         Ok(())
     }
@@ -78,6 +80,7 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use super::super::asking::ANSWER_TIME;
     use super::super::subscriptions::KEPT_MOST;
     use super::super::testing::{LONG, accept, listen, record, serve, welcome};
     use super::*;
@@ -124,6 +127,39 @@ mod tests {
             count().unwrap();
             assert_eq!(count(), Ok(Some(MANY as usize + 1)));
         });
+    }
+
+    /// Goal: who has no time is not held up by a server that is stopped, and is answered by one that is there. Method: one that
+    /// says nothing to a question, and answers another.
+    #[test]
+    fn who_has_no_time_waits_for_no_server_that_is_silent() {
+        let (name, listener, home) = listen("silent");
+        let (silent, there) = (attrs! { "silent" => "yes" }, attrs! { "there" => "yes" });
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                serve(accept(&listener), |request| {
+                    Some(match request {
+                        Request::Hello { .. } => vec![welcome()],
+                        Request::Subscribe { number, query } if query != silent => {
+                            vec![Answer::Found { number, records: vec![record("n0", query)] }]
+                        }
+                        _ => vec![],
+                    })
+                });
+            });
+            let client = Client::connect(&name, home.clone()).unwrap();
+            let start = Instant::now();
+            let find = |query| client.find(query, Some(start), |all| all.keys().next().copied());
+            assert_eq!(find(&silent), Err(DirectoryError::Silent));
+            assert!(start.elapsed() < ANSWER_TIME / 2, "{:?}", start.elapsed());
+            // A busy machine may hold its answer up, which is there at last.
+            let found = (0..100).map(|_| find(&there)).find(|found| *found != silence());
+            assert_eq!(found, Some(Ok(Some(record("n0", there.clone()).id))));
+        });
+    }
+
+    fn silence<T>() -> Result<T, DirectoryError> {
+        Err(DirectoryError::Silent)
     }
 
     /// Goal: who waits for a resource gets it, however many other questions are asked meanwhile.

@@ -33,10 +33,11 @@ pub use welcome::Welcome;
 use super::protocol::{ContextInfo, Introduction, Request};
 use crate::attributes::Attributes;
 use crate::id::{ContextId, Place};
+use crate::threads;
 use state::Shared;
 use std::io;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 /// The connection to the server, and everything that was said on it.
 #[derive(Debug)]
@@ -58,10 +59,8 @@ impl Client {
         };
         let stream = shared.join().map_err(unreachable)?;
         let reading = shared.clone();
-        let reader = thread::Builder::new()
-            .name("directory-client".into())
-            .spawn(move || reading.listen(stream))
-            .map_err(unreachable)?;
+        let reader = threads::spawn("directory-client", move || reading.listen(stream));
+        let reader = reader.map_err(unreachable)?;
         let client = Self { shared, reader: Some(reader) };
         client.shared.welcome()?;
         Ok(client)
@@ -122,6 +121,7 @@ mod tests {
     use super::testing::{PLACE, accept, listen, serve, welcome};
     use super::*;
     use crate::attrs;
+    use std::thread;
 
     /// A server would disconnect who says something so long, and so would each that it is said to
     /// again.

@@ -1,6 +1,6 @@
 //! What the server says of this program as a whole: that it is taken in, or why it is not.
 
-use super::asking::DirectoryError;
+use super::asking::{DirectoryError, answer_by};
 use super::state::Shared;
 use crate::door::ContextKey;
 
@@ -27,7 +27,7 @@ pub(super) struct Standing {
 impl Shared {
     /// Waits until the server has taken this program in.
     pub(super) fn welcome(&self) -> Result<(), DirectoryError> {
-        self.wait(|state| match &state.standing.refusal {
+        self.wait_until(answer_by(None), |state| match &state.standing.refusal {
             Some(why) => Some(Err(DirectoryError::Refused(why.clone()))),
             None => state.standing.welcome.as_ref().map(|_| Ok(())),
         })
