@@ -140,6 +140,7 @@ proptest! {
             now: *now,
             urgent: if *urgent { *now } else { 0 },
             held: (*now).max(*held),
+            lasting: Some((*now).max(*held)),
         };
         let sites = pool.sites().len();
         let needs: Vec<Vec<Need>> =

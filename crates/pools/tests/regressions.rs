@@ -10,6 +10,7 @@ use keeptime_model::units::{Nanos, Share};
 use keeptime_pools::holdings::Place;
 use keeptime_pools::keeptime::allocation::Need;
 use keeptime_pools::load::{Loads, SiteLoad};
+use keeptime_pools::plan::Reason;
 use keeptime_pools::policy::PolicyKind;
 use keeptime_pools::pool::{Guarantee, Pool, SiteIndex};
 use keeptime_pools::pools::{Event, Pools};
@@ -22,7 +23,8 @@ fn at(turn: u64) -> Nanos {
 }
 
 fn need(nodes: u32) -> Need {
-    Need { urgent: nodes * 1_000, now: nodes * 1_000, held: nodes * 1_000 }
+    let all = nodes * 1_000;
+    Need { urgent: all, now: all, held: all, lasting: None }
 }
 
 fn serving(pools: &Pools) -> Vec<u32> {
@@ -87,6 +89,42 @@ fn the_end_of_a_window_undoes_nothing_while_the_load_lasts() {
     }
     assert!(!moves.is_empty() && moves.iter().all(|(turn, _)| *turn < 60), "{moves:?}");
     assert!(moves.iter().all(|(_, m)| m.to == Some(SiteIndex(0))), "{moves:?}");
+}
+
+/// A peak that is long over keeps nodes from all others, for good.
+///
+/// Goal: what a site has beyond its soft guarantee, and has not needed for ten minutes, becomes a spare, one by one, and
+/// nothing else does. Method: an hour of a load that one node carries, after six were needed for a moment at the beginning,
+/// and another after seven minutes.
+#[test]
+fn what_was_not_needed_for_long_is_given_back() {
+    let guarantee = Guarantee { hard: 1, soft: 2, max: 7 };
+    let pool = pool(&[8], vec![site(0, guarantee, 1, &[1_000])]);
+    let places: Vec<_> = (0..8)
+        .map(|node| if node < 6 { Place::Serving(SiteIndex(0)) } else { Place::Spare })
+        .collect();
+    let mut pools = Pools::new(pool, places, PolicyKind::Keeptime.policy());
+    let mut given = Vec::new();
+    for turn in 1..36_000 {
+        let mut loads = Loads::silent(1, 8, TURN);
+        let serving = u64::from(serving(&pools)[0]);
+        let arrived = if turn < 10 || (4_200..4_210).contains(&turn) { 50 } else { 5 };
+        let completed = arrived.min(serving * 10);
+        loads.sites[0] =
+            Some(SiteLoad { arrived, completed, queued: arrived - completed, in_flight: serving });
+        for (node, place) in pools.holdings().nodes() {
+            let percent = if place == Place::Spare { 0 } else { completed * 10 / serving };
+            loads.nodes[node.0 as usize] = Share::from_percent(percent as u32);
+        }
+        let moves = pools.decide(at(turn), &loads);
+        given.extend(moves.iter().map(|m| (turn, m.from, m.to, m.reason)));
+        finish(&mut pools, at(turn), moves);
+    }
+    let ended: Vec<_> = given.iter().filter(|(_, _, to, _)| to.is_none()).collect();
+    assert!(ended.len() >= 4, "{given:?}");
+    let is_late = |turn: u64| turn > 4_210 + 5_000;
+    assert!(ended.iter().all(|(turn, .., reason)| is_late(*turn) && *reason == Reason::LowLoad));
+    assert_eq!(serving(&pools), [2], "never below the soft guarantee: {given:?}");
 }
 
 /// Who takes missing numbers for zero takes nodes away from the site that has the most to do.
@@ -198,8 +236,8 @@ fn equals_that_need_what_they_have_do_not_take_it_from_each_other_by_chance() {
     let sites = vec![site(0, guarantee, 1, &[1_000]), site(1, guarantee, 1, &[1_000])];
     let pool = pool(&[8], sites);
     let places: Vec<_> = (0..8).map(|n| Place::Serving(SiteIndex(u32::from(n >= 5)))).collect();
-    let first = Need { urgent: 4_100, now: 5_000, held: 5_000 };
-    let second = |urgent| Need { urgent, now: 4_000, held: 4_000 };
+    let first = Need { urgent: 4_100, now: 5_000, held: 5_000, lasting: None };
+    let second = |urgent| Need { urgent, now: 4_000, held: 4_000, lasting: None };
     let turns = [2_400, 3_500, 2_400].into_iter().chain([3_500; 12]);
     let needs = turns.map(|urgent| vec![first, second(urgent)]).collect();
     let mut pools = Pools::new(pool.clone(), places, Box::new(Fixed::changing(needs)));
@@ -215,8 +253,8 @@ fn an_equal_that_keeps_up_is_not_made_to_fall_behind_for_the_other_ones_wait() {
     let pool = pool(&[8], sites);
     let places: Vec<_> = (0..8).map(|n| Place::Serving(SiteIndex(u32::from(n >= 5)))).collect();
     let needs = vec![
-        Need { urgent: 4_100, now: 5_000, held: 5_000 },
-        Need { urgent: 2_400, now: 4_000, held: 4_000 },
+        Need { urgent: 4_100, now: 5_000, held: 5_000, lasting: None },
+        Need { urgent: 2_400, now: 4_000, held: 4_000, lasting: None },
     ];
     let mut pools = Pools::new(pool.clone(), places, Box::new(Fixed::new(needs)));
     for turn in 0..3_000 {

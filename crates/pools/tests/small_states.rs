@@ -45,7 +45,7 @@ fn needs(most: u32, urgent: &[bool], held: &[u32]) -> Vec<Need> {
             for held in held {
                 let now = nodes * STANDARD;
                 let urgent = if *is_urgent { now } else { 0 };
-                needs.push(Need { urgent, now, held: now.max(held * STANDARD) });
+                needs.push(Need { urgent, now, held: now.max(held * STANDARD), lasting: None });
             }
         }
     }

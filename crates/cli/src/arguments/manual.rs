@@ -75,6 +75,8 @@ Exit code 1: there is not that much; the run goes on as it was."#;
 
 /// Below `keeptime site add --help`.
 pub const SITE_ADD: &str = r#"For operators. What balancers need in their configuration: docs/balancers.md.
+A backend that serves already is switched off, and on again at the nodes that
+the site is given: at once where nodes are free for it.
 
 Example:
   keeptime site add shop --hard 2 --soft 6 --max 7 --priority 10 \
@@ -399,8 +401,8 @@ See also: docs/fabric.md, man 7 keeptime_fabric, docs/formats/fabric.md."#;
 pub const FABRIC_FOUND: &str = "What the fabric is, and examples: keeptime fabric --help.";
 
 /// Below `keeptime fabric ping --help` and `keeptime fabric bench --help`.
-pub const FABRIC_TIMED: &str = r#"Shared memory is for processes of one user: the daemon of another user on this
-node is reached with --over tcp.
+pub const FABRIC_TIMED: &str = r#"Shared memory is for processes of one user, and for what root asks: whoever else
+asks root's daemon on this node is answered over TCP, with --over usual too.
 
 What the fabric is, and examples: keeptime fabric --help."#;
 

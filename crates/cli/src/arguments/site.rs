@@ -34,7 +34,7 @@ pub struct SiteAddArguments {
     /// guarantee [default: as many as --hard]
     #[arg(long)]
     pub soft: Option<u32>,
-    /// It never has more nodes [default: as many as --soft]
+    /// It is never given more nodes [default: as many as --soft]
     #[arg(long)]
     pub max: Option<u32>,
     /// Greater goes first

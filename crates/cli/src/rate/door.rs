@@ -170,7 +170,10 @@ fn is_away(kind: io::ErrorKind) -> bool {
 fn unknown(directory: &Path, job: Handle) -> Result<Invalid> {
     let running: Vec<_> = views(directory)?.iter().map(|view| view.job.to_string()).collect();
     let expected = match running.as_slice() {
-        [] => "a job that `keeptime run --rate` started; there is none now".to_owned(),
+        [] => {
+            "a job that `keeptime run --rate` started; there is none of yours on this machine now"
+                .to_owned()
+        }
         jobs => format!("a job that runs at a rate: {}", jobs.join(", ")),
     };
     Ok(Invalid::new("job", job, expected))

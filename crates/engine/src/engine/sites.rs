@@ -23,7 +23,8 @@ impl Engine {
         site.check()?;
         let there = self.book.sites();
         if there.get(&site.name).is_some_and(|there| there.is_leaving) {
-            let expected = "a site that is not being removed; its nodes are drained first";
+            let expected = "a site that is not being removed: its nodes are drained first, as far as its balancers \
+                            can be asked (`keeptime cancel` takes one away without that)";
             return Err(Invalid::new("name", &site.name, expected).into());
         }
         // One that leaves has its balancers until its nodes are drained.

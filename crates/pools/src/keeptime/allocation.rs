@@ -27,6 +27,8 @@ pub struct Need {
     pub now: u32,
     /// The most that it needed lately.
     pub held: u32,
+    /// The most that it needed for so long that it can do without the rest; nothing if it is not known for so long.
+    pub lasting: Option<u32>,
 }
 
 /// What a claim rests on.
@@ -57,7 +59,7 @@ pub(super) struct Source {
     pub links: Vec<Link>,
 }
 
-/// Plans for all sites that need nodes and can have them.
+/// Plans for all sites that need nodes and can have them, and then for those that have had more than they need for long.
 ///
 /// Cost for each node that moves: `O(sites * log sites)`, and of the pairs of a site and a kind that it has only those
 /// that can be the best; for a search of a chain, `O(pairs * kinds)` at most.
@@ -75,7 +77,7 @@ pub fn allocate(
     loop {
         let sites = view.pool.site_indices().filter(|site| !refused[site.0 as usize]);
         let claims = sites.filter_map(|site| draft.claim(site));
-        let Some(claim) = claims.max_by_key(|claim| draft.order(claim)) else { return plans };
+        let Some(claim) = claims.max_by_key(|claim| draft.order(claim)) else { break };
         let Some(source) = find(&draft, &claim, reversals) else {
             refused[claim.site.0 as usize] = true;
             continue;
@@ -88,6 +90,11 @@ pub fn allocate(
         let steps = take(&mut draft, &claim, &source, reversals);
         plans.push(Plan { site: claim.site, reason: claim.rank.into(), steps });
     }
+    for site in view.pool.site_indices() {
+        let step = draft.dispensable(site).and_then(|kind| draft.take(Some(site), None, kind));
+        plans.extend(step.map(|step| Plan::direct(site, Reason::LowLoad, step)));
+    }
+    plans
 }
 
 /// The source that costs least, by one move if there is one, or by a [`chain`] where that is worth while.
@@ -170,7 +177,7 @@ fn take(
     let pairs = source.links.iter().zip(takers).rev();
     let steps = pairs.filter_map(|(link, taker)| {
         reversals.count(draft.view.now, link.giver, taker);
-        draft.take(link.giver, taker, link.kind)
+        draft.take(link.giver, Some(taker), link.kind)
     });
     steps.collect()
 }

@@ -197,6 +197,20 @@ impl<'a> Draft<'a> {
         })
     }
 
+    /// A kind of which `site` has a node that it has not needed for long, beyond its soft guarantee: the one that is worth
+    /// least to it.
+    pub fn dispensable(&self, site: SiteIndex) -> Option<KindIndex> {
+        let guarantee = self.view.pool.site(site).guarantee;
+        let lasting = self.needs[site.0 as usize].lasting?;
+        let Expected { staying, nodes, capacity } = self.sites[site.0 as usize];
+        let kept = guarantee.soft.max(guarantee.hard);
+        if staying.min(nodes) <= kept {
+            return None;
+        }
+        let kind = self.kinds(Some(site)).min_by_key(|kind| self.worth(site, *kind))?;
+        (capacity.saturating_sub(self.worth(site, kind)) >= lasting).then_some(kind)
+    }
+
     /// Whether `claim` may cause such a loss.
     pub fn permits(&self, claim: &Claim, giver: Option<SiteIndex>, loss: Loss) -> bool {
         let Some(site) = giver else { return true };
@@ -244,20 +258,21 @@ impl<'a> Draft<'a> {
         self.view.pool.weight(site, kind).thousandths()
     }
 
-    /// Takes the node of `kind` from `from` that costs least for `to`: one that served `to` before its
+    /// Takes the node of `kind` from `from` that costs least for `to`, nothing for nobody: one that served `to` before its
     /// last move, which may have its files in memory yet, then the one of which least is taken.
     ///
     /// Cost: `O(nodes of that kind there)`.
     pub fn take(
         &mut self,
         from: Option<SiteIndex>,
-        to: SiteIndex,
+        to: Option<SiteIndex>,
         kind: KindIndex,
     ) -> Option<Step> {
         let view = self.view;
         let cost = |node: NodeIndex| {
-            let cold = view.holdings.last_move(node).is_none_or(|last| last.from != Some(to));
-            (cold, view.loads.taken(node), node)
+            let is_cold =
+                |to| view.holdings.last_move(node).is_none_or(|last| last.from != Some(to));
+            (to.is_some_and(is_cold), view.loads.taken(node), node)
         };
         let Entry::Occupied(mut stock) = self.stock_mut(from).entry(kind) else { return None };
         let (at, _) = stock.get().iter().enumerate().min_by_key(|(_, node)| cost(**node))?;
@@ -272,11 +287,13 @@ impl<'a> Draft<'a> {
             giver.nodes -= 1;
             giver.capacity -= worth;
         }
-        let worth = self.worth(to, kind);
-        let taker = &mut self.sites[to.0 as usize];
-        taker.nodes += 1;
-        taker.capacity += worth;
-        Some(Step { node, from, to: Some(to) })
+        if let Some(site) = to {
+            let worth = self.worth(site, kind);
+            let taker = &mut self.sites[site.0 as usize];
+            taker.nodes += 1;
+            taker.capacity += worth;
+        }
+        Some(Step { node, from, to })
     }
 
     /// What the kind of node is worth to `site` that is worth most.

@@ -7,7 +7,8 @@
 //! * [`reversals`]: moves that undo others are counted and limited.
 //!
 //! A site that needs less keeps what it has until another needs it (pull). What it needed at its most
-//! within [`Settings::hold`] is kept from needs that are neither urgent nor within a guarantee.
+//! within [`Settings::hold`] is kept from needs that are neither urgent nor within a guarantee. What is beyond its soft
+//! guarantee and was not needed within [`Settings::release_after`] becomes a spare: others than sites may use that.
 
 pub mod allocation;
 pub mod estimate;
@@ -46,6 +47,8 @@ pub struct Settings {
     pub average_over: Nanos,
     /// For so long a site's greatest need is remembered.
     pub hold: Nanos,
+    /// For so long a site keeps what it does not need beyond its soft guarantee, though no other needs it either.
+    pub release_after: Nanos,
     /// Moves that undo another within this time are reversals.
     pub reversal_within: Nanos,
 }
@@ -64,6 +67,10 @@ pub struct Keeptime {
 struct Seen {
     estimate: Estimate,
     peak: Peak,
+    /// The same over [`Settings::release_after`].
+    lasting: Peak,
+    /// Since when its need is known, and when it was heard last.
+    known: Option<(Nanos, Nanos)>,
     need: Need,
 }
 
@@ -74,6 +81,7 @@ impl Default for Settings {
             wait_max: 1.0,
             average_over: Nanos::from_secs(2),
             hold: Nanos::from_secs(60),
+            release_after: Nanos::from_secs(600),
             reversal_within: Nanos::from_secs(60),
         }
     }
@@ -104,8 +112,10 @@ impl Keeptime {
                     Some(load) => seen.heard(load, work, view.loads.interval, &settings),
                     None => seen.silent(work),
                 };
-                let held = seen.peak.see(view.now, settings.hold, now.now);
-                seen.need = Need { held: held.max(now.now), ..now };
+                let held = seen.peak.see(view.now, settings.hold, now.now).max(now.now);
+                let lasting =
+                    load.as_ref().and_then(|_| seen.lasting(view.now, now.now, &settings));
+                seen.need = Need { held, lasting: lasting.map(|most| most.max(held)), ..now };
                 seen.need
             })
             .collect()
@@ -162,7 +172,17 @@ impl Seen {
         let urgent = thousandths(offered + backlog);
         let waiting = nodes_needed(offered, settings.wait_max, NODES_MAX as u32);
         let now = urgent.max(waiting.saturating_mul(Weight::STANDARD.thousandths()));
-        Need { urgent, now, held: 0 }
+        Need { urgent, now, ..Need::default() }
+    }
+
+    /// The most that it needed within [`Settings::release_after`], of which it needs `now`; nothing if it was not heard for
+    /// so long, or not for a while meanwhile.
+    fn lasting(&mut self, at: Nanos, now: u32, settings: &Settings) -> Option<u32> {
+        let heard_on = |known: &(Nanos, Nanos)| at.saturating_sub(known.1) <= settings.hold;
+        let since = self.known.filter(heard_on).map_or(at, |(since, _)| since);
+        self.known = Some((since, at));
+        let most = self.lasting.see(at, settings.release_after, now);
+        (at.saturating_sub(since) >= settings.release_after).then_some(most)
     }
 
     /// As loaded as it was, and no node of it is idle.

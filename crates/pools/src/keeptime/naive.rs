@@ -39,6 +39,7 @@ fn some_state() -> impl Strategy<Value = State> {
             urgent: if is_urgent { now } else { 0 },
             now,
             held: held.max(now),
+            lasting: None,
         };
         let needs = sites.iter().map(|(.., needs)| need(*needs)).collect();
         let site = |(at, (soft, priority, weights, _)): (usize, (u32, u32, Vec<Weight>, _))| Site {

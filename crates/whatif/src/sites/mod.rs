@@ -117,7 +117,7 @@ pub struct Summary {
     pub policy: &'static str,
     /// In their order.
     pub sites: Vec<SiteSummary>,
-    /// How often a node was told to serve another site, or one instead of none.
+    /// How often a node was told to serve another site, one instead of none, or none.
     pub moves: u64,
     /// Time that nodes worked on requests, of what all nodes could have worked.
     pub utilisation_percent: f64,

@@ -94,7 +94,7 @@ pub struct Seen {
     pub looks: u64,
     /// Requests that waited at each look, of all sites, added up.
     pub waited: u64,
-    /// Moves from one site to another, when they were decided.
+    /// Moves from one site to another, or to none, when they were decided.
     pub moves: Vec<(Nanos, Move)>,
     /// For each look, how many nodes served each site.
     pub nodes: Vec<Vec<u32>>,
