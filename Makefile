@@ -203,7 +203,8 @@ install-fabric: build ## Install libkeeptime_fabric, its header and manual pages
 	install -m 644 $(BUILT)/libkeeptime_fabric_c.a $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.a
 	install $(BUILT)/libkeeptime_fabric_c.so $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so.0
 	ln -sf libkeeptime_fabric.so.0 $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so
-	$(READABLE) sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|0.1.0|' crates/fabric-c/keeptime_fabric.pc.in \
+	$(READABLE) sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|0.1.0|' \
+	        -e 's|@REQUIRES@|$(subst $(comma), ,$(FEATURES))|' crates/fabric-c/keeptime_fabric.pc.in \
 	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/keeptime_fabric.pc
 	install -m 644 crates/fabric-c/man/*.3 $(SHARE)/man/man3
 	install -m 644 crates/fabric-c/man/*.7 $(SHARE)/man/man7

@@ -301,6 +301,10 @@ fn words_that_make_no_rate_are_named() {
     }
     let output = world.keeptime(&["rate", "set", "r99", "30 %"]).output().unwrap();
     assert_code(&output, 64);
-    assert!(said(&output).contains("there is none now"), "{}", said(&output));
+    assert!(
+        said(&output).contains("there is none of yours on this machine now"),
+        "{}",
+        said(&output)
+    );
     assert_code(&world.keeptime(&["top", "--once"]).output().unwrap(), 0);
 }

@@ -81,16 +81,10 @@ unsafe fn config_of(fields: *const ConfigFields) -> Result<Config, Failure> {
             config.progress_thread = addr_of!((*fields).progress_thread).read() != 0;
         }
         if mask & BETWEEN_NODES != 0 {
-            config.between_nodes = match addr_of!((*fields).between_nodes).read() {
-                0 => Protocol::Tcp,
-                1 => Protocol::Udp,
-                2 => Protocol::Libfabric,
-                3 => Protocol::Ucx,
-                other => {
-                    let text = format!("between_nodes is {other}: 0 to 3 are accepted");
-                    return Err(Failure::invalid(text));
-                }
-            };
+            let number = addr_of!((*fields).between_nodes).read();
+            let unknown = || format!("between_nodes is {number}: 0 to 3 are accepted");
+            let found = protocol(number).ok_or_else(|| Failure::invalid(unknown()))?;
+            config.between_nodes = found;
         }
         if mask & CALLERS != 0 {
             config.callers = match addr_of!((*fields).callers).read() {
@@ -107,6 +101,13 @@ unsafe fn config_of(fields: *const ConfigFields) -> Result<Config, Failure> {
         }
     }
     Ok(config)
+}
+
+/// By its number, as of `KTF_BETWEEN_TCP` and its like.
+pub fn protocol(number: u8) -> Option<Protocol> {
+    [Protocol::Tcp, Protocol::Udp, Protocol::Libfabric, Protocol::Ucx]
+        .get(usize::from(number))
+        .copied()
 }
 
 fn address(text: &str) -> Result<SocketAddr, Failure> {

@@ -1,11 +1,11 @@
 //! `ktf_version` and `ktf_is_built_in`: which library this is.
 
+use crate::context::protocol;
+use fabric::Protocol;
 use std::ffi::{c_char, c_int};
 
 /// As C has texts.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
-/// By the numbers of `KTF_BETWEEN_TCP` and its like.
-const BUILT_IN: [bool; 4] = [true, true, cfg!(feature = "libfabric"), cfg!(feature = "ucx")];
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ktf_version() -> *const c_char {
@@ -14,7 +14,7 @@ pub extern "C" fn ktf_version() -> *const c_char {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ktf_is_built_in(between_nodes: u8) -> c_int {
-    c_int::from(BUILT_IN.get(usize::from(between_nodes)) == Some(&true))
+    c_int::from(protocol(between_nodes).is_some_and(Protocol::is_built_in))
 }
 
 #[cfg(test)]

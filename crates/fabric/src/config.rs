@@ -36,13 +36,17 @@ impl Protocol {
         }
     }
 
+    /// Whether this program has what it needs.
+    pub fn is_built_in(self) -> bool {
+        self.library().is_none_or(Library::is_built_in)
+    }
+
     /// Makes sure that this program can call others over it.
     ///
     /// # Errors
     /// If it is a library that is not built in.
     pub(crate) fn expect_built_in(self) -> Result<(), OpenError> {
-        let absent = self.library().filter(|library| !library.is_built_in());
-        let Some(library) = absent else { return Ok(()) };
+        let Some(library) = self.library().filter(|_| !self.is_built_in()) else { return Ok(()) };
         let built_in = [Library::Libfabric, Library::Ucx].into_iter().filter(|l| l.is_built_in());
         let there: Vec<_> = ["tcp", "udp"].into_iter().chain(built_in.map(Library::name)).collect();
         Err(OpenError::NotBuiltIn { wanted: library.name(), there: there.join(", ") })

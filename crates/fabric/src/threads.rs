@@ -10,7 +10,7 @@ use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 /// # Errors
 /// If the kernel gives none.
 pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    without_signals(|| Builder::new().name(name.into()).spawn(work))
+    without_signals(|| Builder::new().name(name.into()).spawn(work))?
 }
 
 /// The same, which ends before `scope` does.
@@ -22,16 +22,19 @@ pub fn spawn_scoped<'scope>(
     name: &str,
     work: impl FnOnce() + Send + 'scope,
 ) -> io::Result<ScopedJoinHandle<'scope, ()>> {
-    without_signals(|| Builder::new().name(name.into()).spawn_scoped(scope, work))
+    without_signals(|| Builder::new().name(name.into()).spawn_scoped(scope, work))?
 }
 
-/// Has `start` start a thread. That one has blocked what the calling thread has meanwhile, from its first moment on.
-fn without_signals<T>(start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+/// Has `start` start threads. They have blocked what the calling thread has meanwhile, from their first moments on.
+///
+/// # Errors
+/// If the kernel refuses; nothing is started then.
+pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
     let before = blocked().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let started = start();
     // It can only fail for what is no mask.
     let _ = before.thread_set_mask();
-    started
+    Ok(started)
 }
 
 /// All but what a thread brings on itself: blocked, that would end the program without a word of its handler.

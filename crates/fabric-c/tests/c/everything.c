@@ -71,20 +71,24 @@ static void messages(ktf_context *here, ktf_context *there)
 	ktf_id peer, ids[1], own;
 	size_t found, length;
 	pthread_t thread;
+	ktf_result found_one;
 	char *data = malloc(1000001);
 
 	CHECK(data);
 	memset(data, 'x', 1000001);
 	CHECK(ktf_resource_register(here, NULL, 0, &client) == KTF_OK);
 	/* What was there before goes soon. */
-	while (ktf_resource_find_any(here, named, 1, KTF_NOW, &peer) == KTF_OK)
+	while (ktf_resource_find_any(here, named, 1, KTF_NOW, &peer) != KTF_NOT_FOUND)
 		;
-	CHECK(ktf_resource_find_any(here, named, 1, KTF_NOW, &peer) == KTF_NOT_FOUND);
 	CHECK(ktf_resource_register(there, server, COUNT(server), &table) == KTF_OK);
-	CHECK(ktf_resource_find_any(here, named, 1, SECOND, &peer) == KTF_OK);
-	CHECK(ktf_resource_find_one(here, server, COUNT(server), SECOND, &peer) == KTF_OK);
-	CHECK(ktf_resource_find_one(here, NULL, 0, KTF_NOW, &own) == KTF_SEVERAL);
-	CHECK(ktf_resource_find_one(here, nobody, 1, SECOND / 100, &own) == KTF_NOT_FOUND);
+	CHECK(ktf_resource_find_any(here, named, 1, 30 * SECOND, &peer) == KTF_OK);
+	CHECK(ktf_resource_find_one(here, server, COUNT(server), 30 * SECOND, &peer) == KTF_OK);
+	CHECK(ktf_resource_find_one(here, NULL, 0, 30 * SECOND, &own) == KTF_SEVERAL);
+	/* A busy machine may hold the daemon up for longer. */
+	do
+		found_one = ktf_resource_find_one(here, nobody, 1, SECOND / 100, &own);
+	while (found_one == KTF_NO_DAEMON);
+	CHECK(found_one == KTF_NOT_FOUND);
 	do
 		CHECK(ktf_resource_find_all(here, NULL, 0, ids, 1, &found) == KTF_OK);
 	while (found > 2);
@@ -300,7 +304,7 @@ static void records(ktf_context *here, ktf_context *there)
 	uint32_t user;
 	ktf_id id, own;
 
-	while (ktf_resource_find_any(here, named_shelf, 1, KTF_NOW, &id) == KTF_OK)
+	while (ktf_resource_find_any(here, named_shelf, 1, KTF_NOW, &id) != KTF_NOT_FOUND)
 		;
 	CHECK(ktf_records_find(here, named_shelf, 1, &found) == KTF_OK && found);
 	CHECK(ktf_records_count(found) == 0 && ktf_records_count(NULL) == 0);
@@ -451,7 +455,7 @@ static void regions(ktf_context *here, ktf_context *there, uint32_t by)
 	uint64_t was;
 	uint32_t answered;
 
-	while (ktf_resource_find_any(here, cells, 1, KTF_NOW, &id) == KTF_OK)
+	while (ktf_resource_find_any(here, cells, 1, KTF_NOW, &id) != KTF_NOT_FOUND)
 		;
 	CHECK(ktf_reader_open(here, cells, 1, &reader) == KTF_NOT_FOUND);
 	CHECK(ktf_region_publish(there, cells, 1, &layout, &region) == KTF_OK);
@@ -494,7 +498,7 @@ static void equal_regions(ktf_context *here, ktf_context *there)
 	ktf_id ids[2], id;
 	char data[48] = { 0 };
 
-	while (ktf_resource_find_any(here, twin, 1, KTF_NOW, &id) == KTF_OK)
+	while (ktf_resource_find_any(here, twin, 1, KTF_NOW, &id) != KTF_NOT_FOUND)
 		;
 	for (int n = 0; n < 2; n++) {
 		data[0] = (char)('a' + n);

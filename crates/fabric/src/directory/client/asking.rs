@@ -12,7 +12,7 @@ use thiserror::Error;
 pub(super) const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How long one is waited for by whoever has less time than that, or none: longer than a busy node holds up the few threads
 /// by which it comes, so that a server that is there is heard.
-const ANSWER_LEAST: Duration = Duration::from_secs(1);
+pub(super) const ANSWER_LEAST: Duration = Duration::from_secs(1);
 
 /// Why a question has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

@@ -3,6 +3,7 @@
 
 use super::address::ADDRESS_MOST;
 use super::slots::{OF_EACH, SLOT, Slots};
+use crate::threads::without_signals;
 use crate::transport::Broken;
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
@@ -129,11 +130,12 @@ impl End {
             RawSlots { memory: memory.cast().as_ptr(), slot_size: SLOT, of_each: OF_EACH as u32 };
         let address = CString::new(address.to_string())?;
         let mut why = [0_u8; 256];
+        // The library may start threads of its own.
         // SAFETY: pointers to what lives during the call, but for the memory, which is freed after the end.
-        let raw = unsafe {
+        let opened = without_signals(|| unsafe {
             (table.open)(address.as_ptr(), &raw const slots, why.as_mut_ptr().cast(), why.len())
-        };
-        let Some(raw) = NonNull::new(raw) else {
+        });
+        let Ok(Some(raw)) = opened.map(NonNull::new) else {
             // SAFETY: leaked above, and the library has not taken it.
             drop(unsafe { Box::from_raw(memory.as_ptr()) });
             let why = CStr::from_bytes_until_nul(&why).unwrap_or_default().to_string_lossy();
@@ -189,9 +191,10 @@ impl End {
     /// If it is no address of this library.
     pub fn connect(&mut self, address: &[u8]) -> Result<(), Broken> {
         // SAFETY: as many bytes as is said.
-        let result = unsafe {
+        let result = without_signals(|| unsafe {
             (self.table.connect)(self.raw.as_ptr(), address.as_ptr().cast(), address.len())
-        };
+        });
+        let result = result.map_err(|error| Broken::Library(error.to_string()))?;
         self.checked("connecting", result)?;
         self.connected = true;
         self.send_waiting()
