@@ -501,14 +501,6 @@ mod tests {
     // it takes them.
     #[test]
     fn who_can_wait_leaves_nodes_to_who_cannot() {
-        let job = |submitted, run, nodes, deadline| Submission {
-            submitted,
-            run,
-            requested: run,
-            nodes,
-            deadline,
-            class: Class::Normal,
-        };
         let long = job(0, 1_000, 2, 10_000);
         let jobs = [long, long, job(10, 50, 2, 70), job(20, 1_000, 2, 1_100)];
         let ended = outcome("star:4", Choice::KeeptimeQueue, 0, &jobs).ended();
@@ -598,19 +590,8 @@ mod tests {
     // patient one takes a node every 50 s for 100 s.
     #[test]
     fn who_is_late_is_not_passed_by_for_ever() {
-        let class = Class::Normal;
-        let wide =
-            Submission { submitted: 0, run: 50, requested: 50, nodes: 4, deadline: 0, class };
-        let patient = (0..400).map(|number| Submission {
-            submitted: 50 * number,
-            run: 100,
-            requested: 100,
-            nodes: 1,
-            deadline: 1_000_000,
-            class,
-        });
-        let mut jobs: Vec<_> = patient.collect();
-        jobs.insert(1, wide);
+        let mut jobs = steady_stream(400);
+        jobs.insert(1, job(0, 50, 4, 0));
         for policy in [Choice::KeeptimeQueue, Choice::KeeptimeClasses] {
             // It is late by twenty times 50 s at 1,000 s, and those that run then take 100 s.
             let ended = outcome("star:4", policy, 0, &jobs).ended()[1];
@@ -623,24 +604,8 @@ mod tests {
     // one that has waited for long enough.
     #[test]
     fn who_is_late_has_its_turn_whoever_else_is_late() {
-        let class = Class::Normal;
-        let late = |requested, nodes| Submission {
-            submitted: 0,
-            run: 50,
-            requested,
-            nodes,
-            deadline: 0,
-            class,
-        };
-        let patient = (0..100).map(|number| Submission {
-            submitted: 50 * number,
-            run: 100,
-            requested: 100,
-            nodes: 1,
-            deadline: 1_000_000,
-            class,
-        });
-        let mut jobs: Vec<_> = patient.collect();
+        let late = |requested, nodes| Submission { requested, ..job(0, 50, nodes, 0) };
+        let mut jobs = steady_stream(100);
         jobs.splice(1..1, [late(100_000, 3), late(50, 4), late(50, 3)]);
         for policy in [Choice::KeeptimeQueue, Choice::KeeptimeClasses] {
             let failures = Failures::scripted(&[(0, part(Kind::Node, 3))], HOUR);
@@ -658,20 +623,12 @@ mod tests {
     #[test]
     fn who_waits_for_rates_keeps_no_nodes_idle_meanwhile() {
         let day = 86_400;
-        let job = |submitted, run, nodes| Submission {
-            submitted,
-            run,
-            requested: run,
-            nodes,
-            deadline: 0,
-            class: Class::Normal,
-        };
         let jobs = [
-            job(0, 100, 39),
-            job(0, 100, 39),
-            job(1, day, 2),
-            job(200, 100, 42),
-            job(201, 100, 38),
+            job(0, 100, 39, 0),
+            job(0, 100, 39, 0),
+            job(1, day, 2, 0),
+            job(200, 100, 42, 0),
+            job(201, 100, 38, 0),
         ];
         for policy in [Choice::KeeptimeQueue, Choice::KeeptimeClasses] {
             let outcome = outcome("fat-tree:80:40", policy, 30, &jobs);
@@ -686,15 +643,7 @@ mod tests {
     #[test]
     fn what_never_fits_is_refused_while_others_run() {
         let day = 86_400;
-        let job = |submitted, run, nodes| Submission {
-            submitted,
-            run,
-            requested: run,
-            nodes,
-            deadline: 0,
-            class: Class::Normal,
-        };
-        let jobs = [job(0, 10 * day, 1), job(1, 100, 42), job(2, 100, 20)];
+        let jobs = [job(0, 10 * day, 1, 0), job(1, 100, 42, 0), job(2, 100, 20, 0)];
         for policy in [Choice::KeeptimeQueue, Choice::KeeptimeClasses] {
             let outcome = outcome("fat-tree:50:40", policy, 30, &jobs);
             assert_eq!(refused(&outcome), [false, true, false], "{policy}");
@@ -736,10 +685,19 @@ mod tests {
         Failures::scripted(&[(20, part(kind, number))], repair)
     }
 
-    /// A job on two nodes that takes all that was requested for it.
+    /// A job that takes all that was requested for it.
+    fn job(submitted: u64, run: u64, nodes: u32, deadline: u64) -> Submission {
+        Submission { submitted, run, requested: run, nodes, deadline, class: Class::Normal }
+    }
+
+    /// The same for 100 s on two nodes.
     fn pair(submitted: u64, deadline: u64) -> Submission {
-        let class = Class::Normal;
-        Submission { submitted, run: 100, requested: 100, nodes: 2, deadline, class }
+        job(submitted, 100, 2, deadline)
+    }
+
+    /// So many of one node that have time, one every 50 s, each for 100 s.
+    fn steady_stream(count: u64) -> Vec<Submission> {
+        (0..count).map(|number| job(50 * number, 100, 1, 1_000_000)).collect()
     }
 
     // Goal: a job whose node fails begins anew on others at once, whoever decides: 20 s on two nodes are lost.
@@ -814,13 +772,12 @@ mod tests {
     // beside, a long one does not.
     #[test]
     fn backfill_does_not_pass_by_who_waits_for_a_node_for_ever() {
-        let job = |submitted, run, nodes| Submission {
-            run,
-            requested: run,
-            nodes,
-            ..pair(submitted, 1_000)
-        };
-        let jobs = [job(0, 200, 1), job(1, 50, 4), job(2, 100, 1), job(3, 500, 1)];
+        let jobs = [
+            job(0, 200, 1, 1_000),
+            job(1, 50, 4, 1_000),
+            job(2, 100, 1, 1_000),
+            job(3, 500, 1, 1_000),
+        ];
         let failures = [(0, part(Kind::Node, 3))];
         let failures = Failures::scripted(&failures, Nanos::from_secs(150));
         let outcome = failing(4, Choice::FcfsBackfill, failures, &jobs);
