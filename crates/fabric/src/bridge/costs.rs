@@ -181,7 +181,7 @@ mod tests {
         costs.note(&way(2), Some(micros(300)), start);
         costs.note(&way(3), None, start);
         let ways = [3, 4, 1, 2].map(way).to_vec();
-        let order = |costs: &Costs, now| choose(ways.clone(), 4, &[], |way| costs.cost(way, now));
+        let order = |costs: &Costs, now| choose(ways.clone(), &[], &[], |way| costs.cost(way, now));
         assert_eq!(order(&costs, start), [2, 1, 4, 3].map(way));
         // Which is tried again soon; the others count for longer.
         let later = start + SILENT_KEPT;

@@ -5,7 +5,8 @@ use crate::networks::{Network, is_own, reaches};
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
-/// Ways over bridges that are used at once.
+/// Ways over bridges that are used at once. As many more as have no bridge in common with them, up to this number of
+/// such, may come later.
 pub const ROUTES_MOST: usize = 4;
 /// Ways from which these are chosen: each costs a few calls now and then, to find out how quick it is.
 pub const CANDIDATES_MOST: usize = 2 * ROUTES_MOST;
@@ -61,38 +62,78 @@ pub fn candidates(own: &[Network], bridges: &[Known], peer: &[SocketAddr]) -> Ve
     ways
 }
 
-/// How many more ways over bridges may be used by one who uses `taken`.
-pub fn room_beside(taken: &[Way]) -> usize {
-    let bridged = taken.iter().filter(|way| !way.is_straight()).count();
-    ROUTES_MOST.saturating_sub(bridged)
-}
-
-/// Those of `ways` that lead over no bridge of `taken`.
-pub fn beside(mut ways: Vec<Way>, taken: &[Way], bridges: &[Known]) -> Vec<Way> {
-    let passed: BTreeSet<_> = taken.iter().flat_map(|way| way.over(bridges)).collect();
-    ways.retain(|way| way.over(bridges).is_disjoint(&passed));
+/// Those of `ways` from which one who uses `taken` may choose: as long as there are few, all others; then those that lead
+/// over other bridges alone.
+pub fn free(mut ways: Vec<Way>, taken: &[Way], bridges: &[Known]) -> Vec<Way> {
+    let using = Using::new(taken, bridges);
+    ways.retain(|way| !taken.contains(way) && (using.may_have_more() || using.may_have_apart(way)));
     ways
 }
 
-/// Which of `ways` to use: at most `most`, those of the least cost first, of equal ones those over few bridges. No two
-/// have a bridge in common, so that the end of one leaves the others.
+/// Which of `ways` one who uses `taken` is to use as well; those of the least cost first, of equal ones those over few
+/// bridges. First those that have no bridge in common with each other, so that the end of one leaves the others; and
+/// with what room is left others over the same bridges. These lead over other networks: which of them carries more a
+/// call does not tell, but what is sent over them does.
 pub fn choose<C: Ord>(
     mut ways: Vec<Way>,
-    most: usize,
+    taken: &[Way],
     bridges: &[Known],
     cost: impl Fn(&Way) -> C,
 ) -> Vec<Way> {
     // What is equal stays in its order.
     ways.sort_by_cached_key(|way| (cost(way), way.hops.len()));
-    let (mut chosen, mut passed) = (Vec::new(), BTreeSet::new());
+    let mut using = Using::new(taken, bridges);
+    let (mut chosen, mut others) = (Vec::new(), Vec::new());
     for way in ways {
-        let mut over = way.over(bridges);
-        if chosen.len() < most && over.is_disjoint(&passed) {
-            passed.append(&mut over);
+        if using.may_have_apart(&way) {
+            using.take(&way);
+            chosen.push(way);
+        } else {
+            others.push(way);
+        }
+    }
+    for way in others {
+        if using.may_have_more() {
+            using.take(&way);
             chosen.push(way);
         }
     }
     chosen
+}
+
+/// Ways over bridges that somebody uses.
+struct Using<'a> {
+    bridges: &'a [Known],
+    /// Over which they lead, by their places.
+    passed: BTreeSet<usize>,
+    /// How many there are, and how many of these have no bridge in common.
+    all: usize,
+    apart: usize,
+}
+
+impl<'a> Using<'a> {
+    fn new(ways: &[Way], bridges: &'a [Known]) -> Self {
+        let mut using = Self { bridges, passed: BTreeSet::new(), all: 0, apart: 0 };
+        ways.iter().filter(|way| !way.is_straight()).for_each(|way| using.take(way));
+        using
+    }
+
+    fn take(&mut self, way: &Way) {
+        let mut over = way.over(self.bridges);
+        self.all += 1;
+        self.apart += usize::from(over.is_disjoint(&self.passed));
+        self.passed.append(&mut over);
+    }
+
+    /// Whether there is room for another one, wherever it leads.
+    fn may_have_more(&self) -> bool {
+        self.all < ROUTES_MOST
+    }
+
+    /// Whether there is room for this one, since it leads over bridges of its own.
+    fn may_have_apart(&self, way: &Way) -> bool {
+        self.apart < ROUTES_MOST && way.over(self.bridges).is_disjoint(&self.passed)
+    }
 }
 
 /// From where ways are looked for, over which bridges, and to whom.
@@ -119,6 +160,7 @@ impl Map<'_> {
                 // From here over a network that both share leads a way as well: who asks may have tried it.
                 let bridges = before.get(1..).unwrap_or_default();
                 let ends = arrivals(networks, self.peer).filter(|end| are_far(bridges, *end));
+                let ends = on_different(networks, ends);
                 let hops: Vec<_> = path.iter().map(|(_, hop)| *hop).collect();
                 let more = ends.take(most - ways.len());
                 ways.extend(more.map(|end| Way { hops: [&hops[..], &[end]].concat() }));
@@ -130,7 +172,8 @@ impl Map<'_> {
                 if without.contains(&to) || path.iter().any(|(at, _)| *at == to) {
                     continue;
                 }
-                for hop in bridge.addresses_from(networks).filter(|hop| are_far(&before, *hop)) {
+                let hops = bridge.addresses_from(networks).filter(|hop| are_far(&before, *hop));
+                for hop in on_different(networks, hops) {
                     if passed[to] < passes {
                         passed[to] += 1;
                         next.push_back(path.iter().copied().chain([(to, hop)]).collect());
@@ -140,6 +183,18 @@ impl Map<'_> {
         }
         ways
     }
+}
+
+/// The first of `addresses` on each network, for a node on `networks`: another one there leads no other way.
+fn on_different(
+    networks: &[Network],
+    addresses: impl Iterator<Item = SocketAddr>,
+) -> impl Iterator<Item = SocketAddr> {
+    let mut seen = BTreeSet::new();
+    addresses.filter(move |address| {
+        let on = networks.iter().position(|network| network.has(address.ip()));
+        seen.insert(on)
+    })
 }
 
 /// Whether none of those on `networks` reaches this one itself.
@@ -182,7 +237,7 @@ mod tests {
 
     /// What is chosen as long as nothing is measured.
     fn routes(own: &[Network], bridges: &[Known], peer: &[SocketAddr]) -> Vec<Way> {
-        choose(candidates(own, bridges, peer), ROUTES_MOST, bridges, |_| ())
+        choose(candidates(own, bridges, peer), &[], bridges, |_| ())
     }
 
     #[test]
@@ -209,27 +264,63 @@ mod tests {
         let bridges = [bridge(11, &[1, 2, 3]), bridge(12, &[2, 4])];
         let all = candidates(&own, &bridges, &peer);
         let (short, long) = (["10.1.0.11:7401", "10.3.0.9:5"], "10.2.0.12:7401");
-        assert_eq!(routes(&own, &bridges, &peer).iter().map(hops).collect::<Vec<_>>(), [short]);
+        let first = routes(&own, &bridges, &peer).iter().map(hops).next();
+        assert_eq!(first.unwrap(), short);
         let over_slow = |way: &Way| way.hops.last() == Some(&peer[0]);
-        let chosen = choose(all, ROUTES_MOST, &bridges, over_slow);
+        let chosen = choose(all, &[], &bridges, over_slow);
         let quick = [short[0], long, "10.4.0.9:5"];
-        assert_eq!(chosen.iter().map(hops).collect::<Vec<_>>(), [quick]);
-        let left = choose(candidates(&own, &bridges[..1], &peer), ROUTES_MOST, &bridges, over_slow);
+        // The other one has a bridge in common with it, and comes after it.
+        assert_eq!(chosen.iter().map(hops).collect::<Vec<_>>(), [&quick[..], &short]);
+        let left = choose(candidates(&own, &bridges[..1], &peer), &[], &bridges, over_slow);
         assert_eq!(left.iter().map(hops).collect::<Vec<_>>(), [short]);
     }
 
-    /// Each address of a bridge that is on two of our networks, and each of the other end.
+    /// A call over a fast network takes as long as one over a slow one: which of them carries more is found out by use,
+    /// so each network on which the bridge is reached is used, and each of the other end's. The quickest goes first.
     #[test]
-    fn what_is_on_several_networks_is_called_on_the_quickest() {
+    fn one_bridge_is_used_over_all_networks_on_which_it_is_reached() {
         let own = [network(1, 1), network(2, 1)];
         let peer = [3, 4].map(|number| SocketAddr::from(([10, number, 0, 9], 5)));
         let bridges = [bridge(11, &[1, 2, 3, 4])];
         let all = candidates(&own, &bridges, &peer);
         assert_eq!(all.len(), 4);
         for best in &all {
-            let chosen = choose(all.clone(), ROUTES_MOST, &bridges, |way| way != best);
-            assert_eq!(chosen, std::slice::from_ref(best));
+            let chosen = choose(all.clone(), &[], &bridges, |way| way != best);
+            assert_eq!(chosen[0], *best);
+            assert!(all.iter().all(|way| chosen.contains(way)));
+            // What is used leaves the others, until there are as many as there may be.
+            let left = free(all.clone(), &chosen[..3], &bridges);
+            assert_eq!(left, chosen[3..]);
+            assert_eq!(choose(left, &chosen[..3], &bridges, |_| ()), chosen[3..]);
+            assert_eq!(free(all.clone(), &chosen, &bridges), []);
         }
+    }
+
+    /// The end of one bridge is to leave the others: so these go before other networks of the first, also where that was
+    /// all that there was for a while.
+    #[test]
+    fn other_bridges_go_before_other_networks() {
+        let own = [network(1, 1), network(2, 1)];
+        let peer = [3, 4].map(|number| SocketAddr::from(([10, number, 0, 9], 5)));
+        let bridges = [11, 12, 13].map(|host| bridge(host, &[1, 2, 3, 4]));
+        let over = |way: &Way| way.over(&bridges).into_iter().next().unwrap();
+        let all = candidates(&own, &bridges, &peer);
+        let chosen = choose(all.clone(), &[], &bridges, over);
+        assert_eq!(chosen.iter().map(over).collect::<Vec<_>>(), [0, 1, 2, 0]);
+        let taken = routes(&own, &bridges[..1], &peer);
+        assert_eq!(taken.len(), ROUTES_MOST);
+        let back = choose(free(all, &taken, &bridges), &taken, &bridges, over);
+        assert_eq!(back.iter().map(over).collect::<Vec<_>>(), [1, 2]);
+    }
+
+    /// Whoever has two addresses on a network is called there at one of them.
+    #[test]
+    fn a_second_address_on_a_network_leads_no_other_way() {
+        let peer = [8, 9].map(|host| SocketAddr::from(([10, 2, 0, host], 5)));
+        let mut bridge = bridge(11, &[1, 2]);
+        bridge.networks.push(network(1, 12));
+        let ways = candidates(&[network(1, 1)], &[bridge], &peer);
+        assert_eq!(ways.iter().map(hops).collect::<Vec<_>>(), [["10.1.0.11:7401", "10.2.0.8:5"]]);
     }
 
     /// Ways from network 1 to `number`, over bridges on these, where all nodes have one address alike.
@@ -328,37 +419,43 @@ mod tests {
             prop_assert_eq!(ways.first().map(|way| way.hops.len() - 1), least);
         }
 
-        /// Whatever each way costs, and which are used already: those that are chosen have no bridge in common with each
-        /// other or with these, the least cost comes first, of equal ones the shorter, and whichever is left out is no
-        /// better than one that is in its way, or than all.
+        /// Whatever each way costs, and which are used already: none is chosen twice, nor are there more than there may
+        /// be; those with bridges of their own go before the others, among either the least cost comes first, of equal ones
+        /// the shorter, and whichever is left out had no room.
         #[test]
         fn the_least_cost_goes_first(
             places in prop::collection::vec(prop::collection::btree_set(0..5_u8, 2..4), 0..8),
             costs in prop::collection::vec(0..4_u8, CANDIDATES_MOST),
-            used in 0..3_usize,
+            used in 0..6_usize,
         ) {
             let on: Vec<Vec<u8>> = places.iter().map(|on| on.iter().copied().collect()).collect();
             let bridges: Vec<_> = (10..).zip(&on).map(|(host, on)| bridge(host, on)).collect();
-            let peer = [SocketAddr::from(([10, 4, 0, 2], 5))];
-            let all = candidates(&[network(0, 1)], &bridges, &peer);
+            let peer = [3, 4].map(|number| SocketAddr::from(([10, number, 0, 2], 5)));
+            let all = candidates(&[network(0, 1), network(1, 1)], &bridges, &peer);
             let cost = |way: &Way| costs[all.iter().position(|other| other == way).unwrap()];
-            let taken = choose(all.clone(), used, &bridges, |way| std::cmp::Reverse(cost(way)));
-            let free = beside(all.clone(), &taken, &bridges);
-            let room = room_beside(&taken);
-            prop_assert_eq!(room, ROUTES_MOST - taken.len());
-            let chosen = choose(free.clone(), room, &bridges, cost);
-            prop_assert!(chosen.len() <= room);
+            let mut taken = choose(all.clone(), &[], &bridges, |way| std::cmp::Reverse(cost(way)));
+            taken.truncate(used);
+            let free = free(all.clone(), &taken, &bridges);
+            let chosen = choose(free.clone(), &taken, &bridges, cost);
+            let mut using = Using::new(&taken, &bridges);
+            let kinds: Vec<bool> = chosen.iter().map(|way| {
+                let is_apart = using.may_have_apart(way);
+                assert!(is_apart || using.may_have_more(), "no room");
+                using.take(way);
+                is_apart
+            }).collect();
+            prop_assert!(kinds.is_sorted_by_key(|is_apart| !is_apart));
+            prop_assert!(chosen.iter().all(|way| !taken.contains(way)));
+            prop_assert!((1..chosen.len()).all(|at| !chosen[..at].contains(&chosen[at])));
+            prop_assert!(using.apart <= ROUTES_MOST && using.all <= 2 * ROUTES_MOST);
             let key = |way: &Way| (cost(way), way.hops.len());
-            prop_assert!(chosen.iter().map(key).is_sorted());
-            let mut passed = BTreeSet::new();
-            for at in taken.iter().chain(&chosen).flat_map(|way| way.over(&bridges)) {
-                prop_assert!(passed.insert(at));
+            for kind in [true, false] {
+                let of_kind = chosen.iter().zip(&kinds).filter(|(_, other)| **other == kind);
+                prop_assert!(of_kind.map(|(way, _)| key(way)).is_sorted());
             }
-            for way in free.iter().filter(|way| !chosen.contains(way)) {
-                let is_before = |other: &Way| key(other) <= key(way);
-                let is_crossed = |other: &Way| !other.over(&bridges).is_disjoint(&way.over(&bridges));
-                let is_in_its_way = chosen.iter().any(|other| is_before(other) && is_crossed(other));
-                prop_assert!(is_in_its_way || (chosen.len() == room && chosen.iter().all(is_before)));
+            let left = all.iter().filter(|way| !chosen.contains(way) && !taken.contains(way));
+            for way in left {
+                prop_assert!(!using.may_have_apart(way) && !using.may_have_more());
             }
         }
     }

@@ -4,7 +4,7 @@ use super::Known;
 use super::call::{Ending, call_until};
 use super::costs::{Cost, Costs, detour_most};
 use super::request::Whom;
-use super::routes::{Way, beside, candidates, choose, room_beside};
+use super::routes::{Way, candidates, choose, free};
 use crate::networks::{Network, apart};
 use crate::progress::lock;
 use crate::threads;
@@ -85,7 +85,7 @@ impl Survey {
     /// Ways over bridges for one who uses those of `taken`, the quickest first. If there are several from which to
     /// choose, those of which nothing is known are called first.
     pub fn ways(&self, search: &Search<'_>, taken: &[Way]) -> Vec<Way> {
-        let free = search.beside(taken);
+        let free = search.free(taken);
         if free.len() > 1 {
             self.measure(&free, search.whom, PATIENCE);
         }
@@ -102,7 +102,7 @@ impl Survey {
     pub fn detours(&self, search: &Search<'_>, taken: &[Way], straight: &[Way]) -> Vec<Way> {
         let (own, peer) = apart(search.own, search.peer);
         let search = Search { own: &own, peer: &peer, ..*search };
-        let quicker = self.quicker(search.beside(taken), straight, search.whom);
+        let quicker = self.quicker(search.free(taken), straight, search.whom);
         self.choose(quicker, &search, taken)
     }
 
@@ -183,7 +183,7 @@ impl Survey {
     fn choose(&self, free: Vec<Way>, search: &Search<'_>, taken: &[Way]) -> Vec<Way> {
         let (costs, now) = (lock(&self.costs), Instant::now());
         let free = costs.audible(free, now);
-        choose(free, room_beside(taken), search.bridges, |way| costs.cost(way, now))
+        choose(free, taken, search.bridges, |way| costs.cost(way, now))
     }
 
     /// Those of `ways` that are known to take no longer.
@@ -200,11 +200,8 @@ impl Survey {
 
 impl Search<'_> {
     /// Ways over bridges from which to choose, for one who uses those of `taken`.
-    fn beside(&self, taken: &[Way]) -> Vec<Way> {
-        if room_beside(taken) == 0 {
-            return Vec::new();
-        }
-        beside(candidates(self.own, self.bridges, self.peer), taken, self.bridges)
+    fn free(&self, taken: &[Way]) -> Vec<Way> {
+        free(candidates(self.own, self.bridges, self.peer), taken, self.bridges)
     }
 }
 

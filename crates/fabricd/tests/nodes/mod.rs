@@ -90,9 +90,12 @@ impl Node {
         wait_for(|| self.count(attrs! { "service" => "echo" }) == nodes);
     }
 
-    pub fn ip(&self, words: &'static str) {
-        let done = self.space.run(move || Command::new("ip").args(words.split(' ')).status());
-        assert!(done.unwrap().success(), "ip {words}");
+    pub fn ip(&self, words: impl Into<String>) {
+        let words = words.into();
+        self.space.run(move || {
+            let done = Command::new("ip").args(words.split(' ')).status();
+            assert!(done.unwrap().success(), "ip {words}");
+        });
     }
 
     /// Bytes that were sent by an interface.
