@@ -23,6 +23,10 @@ const AGAIN_AT_ONCE: Duration = Duration::from_millis(100);
 /// How often at least, beside others. Where those that were made are found lost each time it is twice as long until the
 /// next: the other end may have no room for them.
 const AGAIN_MOST: Duration = Duration::from_secs(32);
+/// How long rails have to last until those that are missing are made as often as before.
+const LASTING: Duration = Duration::from_secs(60);
+/// Bytes that a stream has carried since rails were last made for it, from which on it carries much.
+const MUCH: u64 = 1 << 20;
 /// How long a stream may be without a rail before it is broken: a few times what a bridge takes to
 /// be started again, or a network to come back.
 const ALONE_MOST: Duration = Duration::from_secs(10);
@@ -69,6 +73,10 @@ struct Making {
     last: Option<Instant>,
     /// How long after that missing rails are made again beside others.
     every: Duration,
+    /// When one was last found lost.
+    lost_last: Option<Instant>,
+    /// Bytes that it had carried when that was last looked at.
+    carried: u64,
     /// Since when it has no rail by which anything came.
     alone_since: Option<Instant>,
 }
@@ -125,8 +133,10 @@ impl Streams {
         let (peer, ways) = own.map_or((None, BTreeMap::new()), |(peer, rail, way)| {
             (Some(peer), BTreeMap::from([(rail, way)]))
         });
-        let (every, alone_since) = (AGAIN_EVERY, None);
-        let making = Mutex::new(Making { peer, ways, last: None, every, alone_since });
+        let every = AGAIN_EVERY;
+        let (last, lost_last, alone_since) = (None, None, None);
+        let making = Making { peer, ways, last, every, lost_last, carried: 0, alone_since };
+        let making = Mutex::new(making);
         let (allowance, is_busy) = (self.allowance.clone(), AtomicBool::new(false));
         let stream = Arc::new(Stream { link, rails, allowance, number, is_own, making, is_busy });
         lock(&self.state).all.insert(stream.link.id, stream.clone());
@@ -148,6 +158,13 @@ impl Streams {
 }
 
 impl Stream {
+    /// Whether it has carried much, either way, since this was asked last.
+    pub fn carries_much(&self) -> bool {
+        let carried = self.rails.carried();
+        let before = std::mem::replace(&mut lock(&self.making).carried, carried);
+        carried - before >= MUCH
+    }
+
     /// Its number among those of the context that has begun it.
     pub fn number(&self) -> u64 {
         self.number
@@ -218,13 +235,18 @@ impl Stream {
     }
 
     /// The ways that its rails go, and those of rails that are no more since this was asked last.
-    pub fn ways(&self) -> (Vec<Way>, Vec<Way>) {
+    pub fn ways(&self, now: Instant) -> (Vec<Way>, Vec<Way>) {
         let there = self.rails.all();
         let mut making = lock(&self.making);
         let lost = making.ways.iter().filter(|(rail, _)| !there.contains(rail));
         let lost: Vec<_> = lost.map(|(_, way)| way.clone()).collect();
-        making.every =
-            if lost.is_empty() { AGAIN_EVERY } else { (making.every * 2).min(AGAIN_MOST) };
+        if !lost.is_empty() {
+            making.every = (making.every * 2).min(AGAIN_MOST);
+            making.lost_last = Some(now);
+        } else if making.lost_last.is_none_or(|lost| now.saturating_duration_since(lost) >= LASTING)
+        {
+            making.every = AGAIN_EVERY;
+        }
         making.ways.retain(|rail, _| there.contains(rail));
         (making.ways.values().cloned().collect(), lost)
     }
@@ -251,7 +273,7 @@ mod tests {
     use crate::inbox::{Arrived, Undelivered};
     use crate::link::Home;
     use crate::progress::{Progress, Wait};
-    use crate::transport::testing::{Collected, streams};
+    use crate::transport::testing::{Collected, message, streams};
     use crate::transport::{rails, tcp};
 
     /// A stream that another context has begun, the end by which it is read, and when that was.
@@ -342,14 +364,50 @@ mod tests {
             stream.joined(rail, Way::straight(([10, 1, 0, 2], 1).into()));
             drop(far);
             lose_all_but(1, &stream, &mut ends);
-            assert_eq!(stream.ways().1.len(), 1);
+            assert_eq!(stream.ways(now).1.len(), 1);
             let rest = (1..100).find(|rest| is_due(now + seconds(*rest))).unwrap();
             now += seconds(rest);
             rests.push(rest);
         }
         assert_eq!(rests, [2, 4, 8, 16, 32, 32, 32]);
-        assert_eq!(stream.ways(), (Vec::new(), Vec::new()));
+        // As before only when none has been lost for long: some carry a little before they are lost.
+        assert_eq!(stream.ways(now), (Vec::new(), Vec::new()));
+        assert!(!is_due(now + AGAIN_EVERY));
+        assert_eq!(stream.ways(now + LASTING), (Vec::new(), Vec::new()));
         assert!(is_due(now + AGAIN_EVERY));
+    }
+
+    /// Half of it sent here and half by the other end is much; what was asked about before is not counted again.
+    #[test]
+    fn what_goes_either_way_counts_as_carried() {
+        let (stream, mut ends, _) = stream();
+        let (mut far, far_rails) = rails::ends().unwrap();
+        let (one, other) = streams();
+        stream.rails.join(tcp::ends(one).unwrap()).unwrap();
+        far_rails.join(tcp::ends(other).unwrap()).unwrap();
+        let most = MUCH as usize / 2 / (32 << 10);
+        let carry = |from: &mut Ends, to: &mut Ends| {
+            let mut came = Collected::default();
+            for number in 0..most {
+                let (head, data) = message(number as u32, 32 << 10);
+                from.sender.send(&head.encode(), &data).unwrap();
+                while came.0.len() <= number {
+                    to.receiver.poll(&mut came).unwrap();
+                    // What has arrived is said, and heard.
+                    to.sender.flush().unwrap();
+                    from.receiver.poll(&mut Collected::default()).unwrap();
+                    from.sender.flush().unwrap();
+                }
+            }
+        };
+        carry(&mut ends, &mut far);
+        assert!(!stream.carries_much());
+        for _ in 0..2 {
+            carry(&mut ends, &mut far);
+            carry(&mut far, &mut ends);
+            assert!(stream.carries_much());
+            assert!(!stream.carries_much());
+        }
     }
 
     /// Beyond what all streams may have beside the first rail of each none is taken, and each has its first.

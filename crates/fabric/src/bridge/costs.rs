@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 pub const KEPT: Duration = Duration::from_secs(60);
 /// How long a way that was asked and did not answer is not asked again: as long as one hop may take.
 pub const SILENT_KEPT: Duration = Duration::from_secs(2);
+/// It is twice as long each time that there is no answer then either, up to 32 s: a bridge that calls in vain has less
+/// room for others meanwhile.
+const SILENT_DOUBLED_MOST: u32 = 4;
 /// Ways that are remembered: a few for each of some hundred nodes. Of more the one that was asked longest ago goes.
 const KNOWN_MOST: usize = 1024;
 /// From so much on, a network that both ends share is slow. A bridge takes a few threads' turns for a call: where
@@ -23,7 +26,7 @@ const SLOW_LEAST: Duration = Duration::from_millis(2);
 const DETOUR_FACTOR: u32 = 4;
 
 /// What is known of ways, by where they lead: to all contexts of a node alike.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Costs {
     known: BTreeMap<Vec<SocketAddr>, Known>,
 }
@@ -35,6 +38,8 @@ struct Known {
     /// What a call took that was answered.
     took: Option<Duration>,
     answer: Answer,
+    /// How often it was asked again and did not answer.
+    silences: u32,
 }
 
 /// Whether a way has answered since it was asked last.
@@ -84,13 +89,17 @@ impl Costs {
 
     fn put(&mut self, way: &Way, took: Option<Duration>, answer: Answer, now: Instant) {
         let place = place(way);
-        let before = self.known.remove(&place).and_then(|known| known.took);
+        let before = self.known.remove(&place);
         self.make_room();
-        let took_now = match (before, took) {
+        let took_now = match (before.and_then(|known| known.took), took) {
             (Some(before), Some(took)) if is_like(before, took) => Some(before),
             (before, took) => took.or(before),
         };
-        self.known.insert(place, Known { at: now, took: took_now, answer });
+        let silences = match before {
+            Some(before) if answer != Answer::Came => before.silences_by(now),
+            _ => 0,
+        };
+        self.known.insert(place, Known { at: now, took: took_now, answer, silences });
     }
 
     /// Nothing is known of a way any more.
@@ -113,12 +122,9 @@ impl Costs {
         asked.map(|known| known.at + SILENT_KEPT).max()
     }
 
-    /// Those of `ways` that are not known to be silent; all, if there is no other.
+    /// Those of `ways` that are not known to be silent.
     pub fn audible(&self, mut ways: Vec<Way>, now: Instant) -> Vec<Way> {
-        let is_silent = |way: &Way| self.cost(way, now) == Cost::Silent;
-        if !ways.iter().all(is_silent) {
-            ways.retain(|way| !is_silent(way));
-        }
+        ways.retain(|way| self.cost(way, now) != Cost::Silent);
         ways
     }
 
@@ -135,8 +141,18 @@ impl Costs {
 
 impl Known {
     fn is_fresh(&self, now: Instant) -> bool {
-        let kept = if self.answer == Answer::Came { KEPT } else { SILENT_KEPT };
+        let kept = match self.answer {
+            Answer::Came => KEPT,
+            Answer::Awaited => SILENT_KEPT,
+            Answer::Missing => SILENT_KEPT * (1 << self.silences.min(SILENT_DOUBLED_MOST)),
+        };
         now.saturating_duration_since(self.at) < kept
+    }
+
+    /// How often it has not answered when it is asked again now, or does not answer now.
+    fn silences_by(&self, now: Instant) -> u32 {
+        let is_again = self.answer == Answer::Missing && !self.is_fresh(now);
+        self.silences.saturating_add(u32::from(is_again))
     }
 }
 
@@ -181,7 +197,8 @@ mod tests {
         costs.note(&way(2), Some(micros(300)), start);
         costs.note(&way(3), None, start);
         let ways = [3, 4, 1, 2].map(way).to_vec();
-        let order = |costs: &Costs, now| choose(ways.clone(), &[], &[], |way| costs.cost(way, now));
+        let order =
+            |costs: &Costs, now| choose(ways.clone(), &[], &[], false, |way| costs.cost(way, now));
         assert_eq!(order(&costs, start), [2, 1, 4, 3].map(way));
         // Which is tried again soon; the others count for longer.
         let later = start + SILENT_KEPT;
@@ -221,11 +238,32 @@ mod tests {
         assert_eq!(costs.answer_by(&ways, late), None);
         costs.note(&way(3), Some(micros(7)), now);
         assert_eq!(costs.audible(ways.clone(), now), [way(1), way(3)]);
-        assert_eq!(costs.audible(vec![way(2)], now), [way(2)], "there is no other");
         costs.note(&way(2), None, now);
         assert_eq!(costs.answer_by(&ways, now), None, "it was not answered");
         assert_eq!(costs.ask(&ways, late), [way(2)]);
         assert_eq!(costs.ask(&ways, now + KEPT), ways);
+    }
+
+    /// Nor all the while, as long as nobody answers.
+    #[test]
+    fn a_way_that_is_silent_is_asked_less_and_less_often() {
+        let (mut costs, mut now) = (Costs::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        let mut rests = Vec::new();
+        for _ in 0..7 {
+            assert_eq!(costs.ask(&[way(1)], now), [way(1)]);
+            costs.note(&way(1), None, now + second / 2);
+            // Whoever calls all the same, and hears nothing either, changes nothing.
+            costs.note(&way(1), None, now + second / 2);
+            let rest = (1..100)
+                .find(|rest| !costs.clone().ask(&[way(1)], now + second * *rest).is_empty());
+            rests.push(rest.unwrap());
+            now += second * rest.unwrap();
+        }
+        assert_eq!(rests, [3, 5, 9, 17, 33, 33, 33]);
+        costs.note(&way(1), Some(micros(5)), now);
+        costs.note(&way(1), None, now);
+        assert_eq!(costs.ask(&[way(1)], now + SILENT_KEPT), [way(1)]);
     }
 
     /// A way that does not answer counts no more; what was found out before is still known when it does.

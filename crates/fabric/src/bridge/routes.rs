@@ -5,8 +5,8 @@ use crate::networks::{Network, is_own, reaches};
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
-/// Ways over bridges that are used at once. As many more as have no bridge in common with them, up to this number of
-/// such, may come later.
+/// Ways over bridges that are used at once. Where several of these lead over one bridge, others may come later that have
+/// no bridge in common with them, up to as many of such.
 pub const ROUTES_MOST: usize = 4;
 /// Ways from which these are chosen: each costs a few calls now and then, to find out how quick it is.
 pub const CANDIDATES_MOST: usize = 2 * ROUTES_MOST;
@@ -62,27 +62,29 @@ pub fn candidates(own: &[Network], bridges: &[Known], peer: &[SocketAddr]) -> Ve
     ways
 }
 
-/// Those of `ways` from which one who uses `taken` may choose: as long as there are few, all others; then those that lead
-/// over other bridges alone.
-pub fn free(mut ways: Vec<Way>, taken: &[Way], bridges: &[Known]) -> Vec<Way> {
-    let using = Using::new(taken, bridges);
-    ways.retain(|way| !taken.contains(way) && (using.may_have_more() || using.may_have_apart(way)));
+/// Those of `ways` from which one who uses `taken` may choose: those over bridges of their own, and for one who has `much`
+/// to send the others.
+pub fn free(mut ways: Vec<Way>, taken: &[Way], bridges: &[Known], much: bool) -> Vec<Way> {
+    let using = Using::new(taken, bridges, much);
+    ways.retain(|way| using.may_have_apart(way) || using.may_have(way));
     ways
 }
 
 /// Which of `ways` one who uses `taken` is to use as well; those of the least cost first, of equal ones those over few
-/// bridges. First those that have no bridge in common with each other, so that the end of one leaves the others; and
-/// with what room is left others over the same bridges. These lead over other networks: which of them carries more a
-/// call does not tell, but what is sent over them does.
+/// bridges. First those that have no bridge in common with each other, so that the end of one leaves the others. One who
+/// has `much` to send uses the same bridges over other networks, too, if there is room: which of these carries more a
+/// call does not tell, but what is sent over them does. Of those the ones go first that lead over networks that no other
+/// way takes.
 pub fn choose<C: Ord>(
     mut ways: Vec<Way>,
     taken: &[Way],
     bridges: &[Known],
+    much: bool,
     cost: impl Fn(&Way) -> C,
 ) -> Vec<Way> {
     // What is equal stays in its order.
     ways.sort_by_cached_key(|way| (cost(way), way.hops.len()));
-    let mut using = Using::new(taken, bridges);
+    let mut using = Using::new(taken, bridges, much);
     let (mut chosen, mut others) = (Vec::new(), Vec::new());
     for way in ways {
         if using.may_have_apart(&way) {
@@ -92,48 +94,83 @@ pub fn choose<C: Ord>(
             others.push(way);
         }
     }
-    for way in others {
-        if using.may_have_more() {
-            using.take(&way);
-            chosen.push(way);
-        }
+    loop {
+        others.retain(|way| using.may_have(way));
+        let common = |at: &usize| using.common_hops(&others[*at]);
+        let Some(at) = (0..others.len()).min_by_key(common) else { return chosen };
+        let way = others.remove(at);
+        using.take(&way);
+        chosen.push(way);
     }
-    chosen
 }
 
 /// Ways over bridges that somebody uses.
 struct Using<'a> {
     bridges: &'a [Known],
+    /// Whether there may be several over one bridge.
+    much: bool,
+    ways: Vec<Way>,
     /// Over which they lead, by their places.
     passed: BTreeSet<usize>,
-    /// How many there are, and how many of these have no bridge in common.
-    all: usize,
+    /// How many have no bridge in common.
     apart: usize,
 }
 
 impl<'a> Using<'a> {
-    fn new(ways: &[Way], bridges: &'a [Known]) -> Self {
-        let mut using = Self { bridges, passed: BTreeSet::new(), all: 0, apart: 0 };
+    fn new(ways: &[Way], bridges: &'a [Known], much: bool) -> Self {
+        let mut using = Self { bridges, much, ways: Vec::new(), passed: BTreeSet::new(), apart: 0 };
         ways.iter().filter(|way| !way.is_straight()).for_each(|way| using.take(way));
         using
     }
 
     fn take(&mut self, way: &Way) {
         let mut over = way.over(self.bridges);
-        self.all += 1;
         self.apart += usize::from(over.is_disjoint(&self.passed));
         self.passed.append(&mut over);
-    }
-
-    /// Whether there is room for another one, wherever it leads.
-    fn may_have_more(&self) -> bool {
-        self.all < ROUTES_MOST
+        self.ways.push(way.clone());
     }
 
     /// Whether there is room for this one, since it leads over bridges of its own.
     fn may_have_apart(&self, way: &Way) -> bool {
         self.apart < ROUTES_MOST && way.over(self.bridges).is_disjoint(&self.passed)
     }
+
+    /// Whether there is room for this one as well, which leads over the bridges of others by networks of its own.
+    fn may_have(&self, way: &Way) -> bool {
+        let is_like = |other: &Way| common_hops(way, other, self.bridges) == way.hops.len();
+        self.much && self.ways.len() < ROUTES_MOST && !self.ways.iter().any(is_like)
+    }
+
+    /// Its hops that lead over networks of others.
+    fn common_hops(&self, way: &Way) -> usize {
+        self.ways.iter().map(|other| common_hops(way, other, self.bridges)).sum()
+    }
+}
+
+/// How many hops of two ways lead to the same bridge, or end, over the same network. Whoever has two addresses there is
+/// reached by either.
+fn common_hops(one: &Way, other: &Way, bridges: &[Known]) -> usize {
+    let known = |hop: SocketAddr| bridges.iter().find(|bridge| bridge.is_at(hop));
+    let on = |bridge: &Known, hop: SocketAddr| {
+        let networks = bridge.networks.iter().filter(|network| network.has(hop.ip()));
+        networks.max_by_key(|network| network.prefix).copied()
+    };
+    let mut common = 0;
+    // Whose networks the hop's are: a bridge's own, the end's those of the last bridge.
+    let mut last = [None; 2];
+    for (one, other) in one.hops.iter().zip(&other.hops) {
+        let to = [known(*one), known(*other)];
+        let is_same = match (to, last) {
+            ([Some(to), Some(also_to)], _) => to == also_to && on(to, *one) == on(to, *other),
+            ([None, None], [Some(by), Some(also_by)]) => {
+                by == also_by && on(by, *one) == on(by, *other)
+            }
+            _ => one == other,
+        };
+        common += usize::from(is_same);
+        last = to;
+    }
+    common
 }
 
 /// From where ways are looked for, over which bridges, and to whom.
@@ -160,7 +197,6 @@ impl Map<'_> {
                 // From here over a network that both share leads a way as well: who asks may have tried it.
                 let bridges = before.get(1..).unwrap_or_default();
                 let ends = arrivals(networks, self.peer).filter(|end| are_far(bridges, *end));
-                let ends = on_different(networks, ends);
                 let hops: Vec<_> = path.iter().map(|(_, hop)| *hop).collect();
                 let more = ends.take(most - ways.len());
                 ways.extend(more.map(|end| Way { hops: [&hops[..], &[end]].concat() }));
@@ -172,8 +208,7 @@ impl Map<'_> {
                 if without.contains(&to) || path.iter().any(|(at, _)| *at == to) {
                     continue;
                 }
-                let hops = bridge.addresses_from(networks).filter(|hop| are_far(&before, *hop));
-                for hop in on_different(networks, hops) {
+                for hop in bridge.addresses_from(networks).filter(|hop| are_far(&before, *hop)) {
                     if passed[to] < passes {
                         passed[to] += 1;
                         next.push_back(path.iter().copied().chain([(to, hop)]).collect());
@@ -183,18 +218,6 @@ impl Map<'_> {
         }
         ways
     }
-}
-
-/// The first of `addresses` on each network, for a node on `networks`: another one there leads no other way.
-fn on_different(
-    networks: &[Network],
-    addresses: impl Iterator<Item = SocketAddr>,
-) -> impl Iterator<Item = SocketAddr> {
-    let mut seen = BTreeSet::new();
-    addresses.filter(move |address| {
-        let on = networks.iter().position(|network| network.has(address.ip()));
-        seen.insert(on)
-    })
 }
 
 /// Whether none of those on `networks` reaches this one itself.
@@ -216,6 +239,7 @@ fn arrivals(networks: &[Network], peer: &[SocketAddr]) -> impl Iterator<Item = S
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::net::IpAddr;
 
     fn network(number: u8, host: u8) -> Network {
         Network { address: [10, number, 0, host].into(), prefix: 24 }
@@ -237,7 +261,7 @@ mod tests {
 
     /// What is chosen as long as nothing is measured.
     fn routes(own: &[Network], bridges: &[Known], peer: &[SocketAddr]) -> Vec<Way> {
-        choose(candidates(own, bridges, peer), &[], bridges, |_| ())
+        choose(candidates(own, bridges, peer), &[], bridges, false, |_| ())
     }
 
     #[test]
@@ -267,16 +291,20 @@ mod tests {
         let first = routes(&own, &bridges, &peer).iter().map(hops).next();
         assert_eq!(first.unwrap(), short);
         let over_slow = |way: &Way| way.hops.last() == Some(&peer[0]);
-        let chosen = choose(all, &[], &bridges, over_slow);
+        let chosen = choose(all.clone(), &[], &bridges, false, over_slow);
         let quick = [short[0], long, "10.4.0.9:5"];
-        // The other one has a bridge in common with it, and comes after it.
+        assert_eq!(chosen.iter().map(hops).collect::<Vec<_>>(), [quick]);
+        // One who sends much uses the other one, which has a bridge in common with it, as well.
+        let chosen = choose(all, &[], &bridges, true, over_slow);
         assert_eq!(chosen.iter().map(hops).collect::<Vec<_>>(), [&quick[..], &short]);
-        let left = choose(candidates(&own, &bridges[..1], &peer), &[], &bridges, over_slow);
+        let left = candidates(&own, &bridges[..1], &peer);
+        let left = choose(left, &[], &bridges, false, over_slow);
         assert_eq!(left.iter().map(hops).collect::<Vec<_>>(), [short]);
     }
 
-    /// A call over a fast network takes as long as one over a slow one: which of them carries more is found out by use,
-    /// so each network on which the bridge is reached is used, and each of the other end's. The quickest goes first.
+    /// A call over a fast network takes as long as one over a slow one: which of them carries more is found out by use, so
+    /// who sends much uses each network on which the bridge is reached, and each of the other end's. The quickest goes
+    /// first, and is enough for who sends little.
     #[test]
     fn one_bridge_is_used_over_all_networks_on_which_it_is_reached() {
         let own = [network(1, 1), network(2, 1)];
@@ -285,14 +313,19 @@ mod tests {
         let all = candidates(&own, &bridges, &peer);
         assert_eq!(all.len(), 4);
         for best in &all {
-            let chosen = choose(all.clone(), &[], &bridges, |way| way != best);
+            let is_other = |way: &Way| way != best;
+            let first = choose(all.clone(), &[], &bridges, false, is_other);
+            assert_eq!(first, std::slice::from_ref(best));
+            assert_eq!(free(all.clone(), &first, &bridges, false), []);
+            let chosen = choose(all.clone(), &[], &bridges, true, is_other);
             assert_eq!(chosen[0], *best);
+            assert_eq!(choose(all.clone(), &first, &bridges, true, is_other), chosen[1..]);
             assert!(all.iter().all(|way| chosen.contains(way)));
             // What is used leaves the others, until there are as many as there may be.
-            let left = free(all.clone(), &chosen[..3], &bridges);
+            let left = free(all.clone(), &chosen[..3], &bridges, true);
             assert_eq!(left, chosen[3..]);
-            assert_eq!(choose(left, &chosen[..3], &bridges, |_| ()), chosen[3..]);
-            assert_eq!(free(all.clone(), &chosen, &bridges), []);
+            assert_eq!(choose(left, &chosen[..3], &bridges, true, |_| ()), chosen[3..]);
+            assert_eq!(free(all.clone(), &chosen, &bridges, true), []);
         }
     }
 
@@ -305,22 +338,49 @@ mod tests {
         let bridges = [11, 12, 13].map(|host| bridge(host, &[1, 2, 3, 4]));
         let over = |way: &Way| way.over(&bridges).into_iter().next().unwrap();
         let all = candidates(&own, &bridges, &peer);
-        let chosen = choose(all.clone(), &[], &bridges, over);
+        let chosen = choose(all.clone(), &[], &bridges, true, over);
         assert_eq!(chosen.iter().map(over).collect::<Vec<_>>(), [0, 1, 2, 0]);
-        let taken = routes(&own, &bridges[..1], &peer);
+        let taken = candidates(&own, &bridges[..1], &peer);
         assert_eq!(taken.len(), ROUTES_MOST);
-        let back = choose(free(all, &taken, &bridges), &taken, &bridges, over);
+        let back = choose(free(all, &taken, &bridges, true), &taken, &bridges, true, over);
         assert_eq!(back.iter().map(over).collect::<Vec<_>>(), [1, 2]);
     }
 
-    /// Whoever has two addresses on a network is called there at one of them.
+    /// However many networks there are: each is used before any is used with another one.
+    #[test]
+    fn networks_that_nobody_uses_go_first() {
+        let own = [1, 2, 3].map(|number| network(number, 1));
+        let peer = [4, 5].map(|number| SocketAddr::from(([10, number, 0, 9], 5)));
+        let bridges = [bridge(11, &[1, 2, 3, 4, 5])];
+        let all = candidates(&own, &bridges, &peer);
+        let chosen = choose(all, &[], &bridges, true, |_| ());
+        let numbers = |way: &Way| {
+            let number = |hop: &SocketAddr| match hop.ip() {
+                IpAddr::V4(v4) => v4.octets()[1],
+                IpAddr::V6(_) => 0,
+            };
+            way.hops.iter().map(number).collect::<Vec<_>>()
+        };
+        let numbers: Vec<_> = chosen.iter().map(numbers).collect();
+        assert_eq!(numbers, [[1, 4], [2, 5], [3, 4], [1, 5]]);
+    }
+
+    /// Whoever has two addresses on a network is called there at the one that answers, also within a network that the
+    /// bridge has as part of another.
     #[test]
     fn a_second_address_on_a_network_leads_no_other_way() {
         let peer = [8, 9].map(|host| SocketAddr::from(([10, 2, 0, host], 5)));
         let mut bridge = bridge(11, &[1, 2]);
-        bridge.networks.push(network(1, 12));
-        let ways = candidates(&[network(1, 1)], &[bridge], &peer);
-        assert_eq!(ways.iter().map(hops).collect::<Vec<_>>(), [["10.1.0.11:7401", "10.2.0.8:5"]]);
+        let all = Network { address: [10, 200, 0, 1].into(), prefix: 8 };
+        bridge.networks.extend([network(1, 12), all]);
+        let bridges = [bridge];
+        let ways = candidates(&[network(1, 1)], &bridges, &peer);
+        assert_eq!(ways.len(), 4);
+        for best in &ways {
+            let chosen = choose(ways.clone(), &[], &bridges, true, |way| way != best);
+            assert_eq!(chosen, std::slice::from_ref(best));
+            assert_eq!(choose(ways.clone(), &chosen, &bridges, true, |_| ()), []);
+        }
     }
 
     /// Ways from network 1 to `number`, over bridges on these, where all nodes have one address alike.
@@ -420,42 +480,38 @@ mod tests {
         }
 
         /// Whatever each way costs, and which are used already: none is chosen twice, nor are there more than there may
-        /// be; those with bridges of their own go before the others, among either the least cost comes first, of equal ones
-        /// the shorter, and whichever is left out had no room.
+        /// be; those with bridges of their own go before the others, of them the least cost first, of equal ones the
+        /// shorter, and whichever is left out had no room.
         #[test]
         fn the_least_cost_goes_first(
             places in prop::collection::vec(prop::collection::btree_set(0..5_u8, 2..4), 0..8),
             costs in prop::collection::vec(0..4_u8, CANDIDATES_MOST),
             used in 0..6_usize,
+            much in any::<bool>(),
         ) {
             let on: Vec<Vec<u8>> = places.iter().map(|on| on.iter().copied().collect()).collect();
             let bridges: Vec<_> = (10..).zip(&on).map(|(host, on)| bridge(host, on)).collect();
             let peer = [3, 4].map(|number| SocketAddr::from(([10, number, 0, 2], 5)));
             let all = candidates(&[network(0, 1), network(1, 1)], &bridges, &peer);
             let cost = |way: &Way| costs[all.iter().position(|other| other == way).unwrap()];
-            let mut taken = choose(all.clone(), &[], &bridges, |way| std::cmp::Reverse(cost(way)));
+            let dear = |way: &Way| std::cmp::Reverse(cost(way));
+            let mut taken = choose(all.clone(), &[], &bridges, true, dear);
             taken.truncate(used);
-            let free = free(all.clone(), &taken, &bridges);
-            let chosen = choose(free.clone(), &taken, &bridges, cost);
-            let mut using = Using::new(&taken, &bridges);
-            let kinds: Vec<bool> = chosen.iter().map(|way| {
+            let free = free(all.clone(), &taken, &bridges, much);
+            let chosen = choose(free.clone(), &taken, &bridges, much, cost);
+            let mut using = Using::new(&taken, &bridges, much);
+            let mut apart = Vec::new();
+            for way in &chosen {
                 let is_apart = using.may_have_apart(way);
-                assert!(is_apart || using.may_have_more(), "no room");
+                prop_assert!(is_apart || using.may_have(way), "no room");
+                prop_assert!(!is_apart || apart.len() == using.ways.len() - taken.len());
                 using.take(way);
-                is_apart
-            }).collect();
-            prop_assert!(kinds.is_sorted_by_key(|is_apart| !is_apart));
-            prop_assert!(chosen.iter().all(|way| !taken.contains(way)));
-            prop_assert!((1..chosen.len()).all(|at| !chosen[..at].contains(&chosen[at])));
-            prop_assert!(using.apart <= ROUTES_MOST && using.all <= 2 * ROUTES_MOST);
-            let key = |way: &Way| (cost(way), way.hops.len());
-            for kind in [true, false] {
-                let of_kind = chosen.iter().zip(&kinds).filter(|(_, other)| **other == kind);
-                prop_assert!(of_kind.map(|(way, _)| key(way)).is_sorted());
+                apart.extend(is_apart.then(|| (cost(way), way.hops.len())));
             }
-            let left = all.iter().filter(|way| !chosen.contains(way) && !taken.contains(way));
-            for way in left {
-                prop_assert!(!using.may_have_apart(way) && !using.may_have_more());
+            prop_assert!(apart.is_sorted() && (much || apart.len() == chosen.len()));
+            prop_assert!(using.apart <= ROUTES_MOST && using.ways.len() < 2 * ROUTES_MOST);
+            for way in all.iter().filter(|way| !chosen.contains(way)) {
+                prop_assert!(!using.may_have_apart(way) && !using.may_have(way));
             }
         }
     }

@@ -44,6 +44,8 @@ pub struct Search<'a> {
     pub peer: &'a [SocketAddr],
     /// Who that is.
     pub whom: Whom,
+    /// Whether much is sent there, so that several ways over one bridge are worth it.
+    pub much: bool,
 }
 
 impl Survey {
@@ -182,8 +184,10 @@ impl Survey {
 
     fn choose(&self, free: Vec<Way>, search: &Search<'_>, taken: &[Way]) -> Vec<Way> {
         let (costs, now) = (lock(&self.costs), Instant::now());
-        let free = costs.audible(free, now);
-        choose(free, taken, search.bridges, |way| costs.cost(way, now))
+        let audible = costs.audible(free.clone(), now);
+        // Whoever has no other way tries the silent ones: they may just be slow.
+        let free = if audible.is_empty() && taken.is_empty() { free } else { audible };
+        choose(free, taken, search.bridges, search.much, |way| costs.cost(way, now))
     }
 
     /// Those of `ways` that are known to take no longer.
@@ -201,7 +205,7 @@ impl Survey {
 impl Search<'_> {
     /// Ways over bridges from which to choose, for one who uses those of `taken`.
     fn free(&self, taken: &[Way]) -> Vec<Way> {
-        free(candidates(self.own, self.bridges, self.peer), taken, self.bridges)
+        free(candidates(self.own, self.bridges, self.peer), taken, self.bridges, self.much)
     }
 }
 

@@ -99,7 +99,7 @@ impl Core {
             straight.clear();
         }
         // Found out, which takes a while, only when nothing leads straight there.
-        let bridged = iter::once_with(|| self.bridged(info, &[], &[])).flatten();
+        let bridged = iter::once_with(|| self.bridged(info, &[], &[], false)).flatten();
         let number = self.streams.next_number();
         for way in straight.into_iter().chain(bridged) {
             if let Ok(ends) = self.call(peer, number, &way) {
@@ -114,7 +114,7 @@ impl Core {
     fn reach_straight(&self, peer: &Introduction, way: &Way) -> io::Result<Arc<Link>> {
         let info = &peer.context;
         let stream = self.survey.call(way, Whom::Context(info.id))?;
-        let is_enough = self.bridged(info, &[], slice::from_ref(way)).is_empty();
+        let is_enough = self.bridged(info, &[], slice::from_ref(way), false).is_empty();
         let number = self.streams.next_number();
         let greeting = Greeting { is_rail: !is_enough, ..self.greeting(peer, number) };
         let ends = greet_over(way, stream, greeting, self.carrier_to(info))?;
@@ -176,8 +176,14 @@ impl Core {
     }
 
     /// Ways over bridges for one who uses those of `taken`: beside networks that are shared, over which `straight`
-    /// leads, only if these are slow.
-    pub(super) fn bridged(&self, info: &ContextInfo, taken: &[Way], straight: &[Way]) -> Vec<Way> {
+    /// leads, only if these are slow; several over one bridge only where `much` is sent.
+    pub(super) fn bridged(
+        &self,
+        info: &ContextInfo,
+        taken: &[Way],
+        straight: &[Way],
+        much: bool,
+    ) -> Vec<Way> {
         if !straight.is_empty() && !self.survey.are_slow(straight) {
             return Vec::new();
         }
@@ -186,7 +192,7 @@ impl Core {
         let bridges = self.directory.find(&bridge::query(), None, known);
         let bridges = bridges.ok().flatten().unwrap_or_default();
         let (own, peer, whom) = (&self.networks, &info.addresses, Whom::Context(info.id));
-        let search = Search { own, bridges: &bridges, peer, whom };
+        let search = Search { own, bridges: &bridges, peer, whom, much };
         if straight.is_empty() {
             self.survey.ways(&search, taken)
         } else {

@@ -65,16 +65,22 @@ impl Core {
 
     fn make_missing(&self, stream: &Stream, peer: &Introduction, is_alone: bool) {
         let info = &peer.context;
-        let (taken, lost) = stream.ways();
+        let (taken, lost) = stream.ways(Instant::now());
         // The others come first until it is known whether these lead there again.
         lost.iter().for_each(|way| self.survey.lost(way));
+        let much = stream.carries_much();
+        if !stream.has_room() {
+            return;
+        }
         let straight = self.straight(info);
         // Without any rail, whatever leads there is good enough.
         let beside: &[Way] = if is_alone { &[] } else { &straight };
-        let bridged = self.bridged(info, &taken, beside);
+        let bridged = self.bridged(info, &taken, beside, much);
         let missing = stream.missing(straight.into_iter().chain(bridged).collect());
         let missing = missing.into_iter().take(rails::RAILS_MOST);
-        for way in missing.take_while(|_| stream.has_room()) {
+        // Where the last rail is lost meanwhile, what is not beside others any more is looked for anew.
+        let goes_on = || stream.has_room() && (is_alone || !stream.rails.all().is_empty());
+        for way in missing.take_while(|_| goes_on()) {
             let called = self.call(peer, stream.number(), &way);
             // Tried again later.
             if let Ok(Some(rail)) = called.and_then(|ends| stream.join(ends)) {

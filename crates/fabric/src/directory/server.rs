@@ -451,7 +451,7 @@ fn reach(address: SocketAddr, bridges: &[bridge::Known], survey: &Survey) -> io:
     let straight = TcpStream::connect_timeout(&address, DIAL_TIME);
     let over = |error| {
         let (own, peer, whom) = (discover()?, [address], Whom::Directory);
-        let search = Search { own: &own, bridges, peer: &peer, whom };
+        let search = Search { own: &own, bridges, peer: &peer, whom, much: false };
         let ways = survey.ways(&search, &[]);
         let mut calls = ways.iter().map(|way| survey.call(way, whom));
         calls.find_map(Result::ok).ok_or(error)

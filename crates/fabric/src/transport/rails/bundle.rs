@@ -69,6 +69,8 @@ pub struct Bundle {
     /// What is not known to be delivered, in order: in memory that rails can keep as well without a copy.
     kept: VecDeque<Buffer>,
     kept_bytes: usize,
+    /// Bytes of what was written and of what has arrived.
+    carried: u64,
     /// The number of the first of them.
     first: u64,
     /// The number of the first that was never sent.
@@ -203,6 +205,7 @@ impl Bundle {
     /// Takes a frame, for which there is room.
     pub fn write(&mut self, frame: Vec<u8>) {
         self.kept_bytes += frame.len();
+        self.carried += frame.len() as u64;
         self.kept.push_back(Buffer::from_owner(frame));
     }
 
@@ -250,10 +253,16 @@ impl Bundle {
     /// A frame of `length` bytes has arrived by a rail. Returns whether the other end is to be told
     /// at once.
     pub fn arrived(&mut self, id: RailId, length: usize) -> bool {
+        self.carried += length as u64;
         let Some(rail) = self.rails.get_mut(&id) else { return false };
         rail.arrived = rail.arrived.wrapping_add(1);
         rail.unsaid_bytes += length;
         is_told_at_once(rail.arrived.wrapping_sub(rail.said), rail.unsaid_bytes)
+    }
+
+    /// Bytes of frames that were written here, and of those that have arrived.
+    pub fn carried(&self) -> u64 {
+        self.carried
     }
 
     /// Rails whose other ends are to be told what has arrived.

@@ -167,6 +167,11 @@ impl Rails {
         lock(&self.0.out).rails.keys().copied().collect()
     }
 
+    /// Bytes that they have carried, either way.
+    pub fn carried(&self) -> u64 {
+        lock(&self.0.out).bundle.carried()
+    }
+
     /// Whether anything has come by any of them since this was asked last. By one that is used something does, as it is
     /// asked at once; by one that the other end refuses nothing ever does.
     pub fn have_heard(&self) -> bool {
