@@ -179,6 +179,7 @@ fn standing(engine: &Engine) -> Standing {
             address: node.address,
             site: held.map(|held| held.site.clone()),
             is_there: engine.is_connected(index) && engine.drained(index).is_none(),
+            is_out_of_service: engine.drained(index).is_some(),
             cpu: node.cpu,
             // Another site would have it in the place of this one.
             cpu_free: free.checked_add(of_site).unwrap_or(free),
@@ -196,15 +197,16 @@ async fn carry_out(core: &Core, change: &Change) -> Result<(), String> {
     let caller = Caller { user: OWNER.parse().map_err(told)?, operator: true };
     let Change { node, from, to } = change.clone();
     let look = move |engine: &Engine| -> Result<Call, String> {
-        let held = engine.book().site_node(&node);
-        if held.map(|(_, held)| &held.site) != from.as_ref() {
+        let held = engine.book().site_node(&node).map(|(handle, held)| (handle, &held.site));
+        if held.map(|(_, site)| site) != from.as_ref() {
             return Err("it serves another site by now, or none".into());
         }
-        let held = held.map(|(handle, _)| handle);
         let Some(site) = to else {
-            let handle = held.ok_or("it serves no site")?;
+            let (handle, site) = held.ok_or("it serves no site")?;
+            check_spared(engine, site)?;
             return Ok(Call::Cancel { handle });
         };
+        let held = held.map(|(handle, _)| handle);
         let asked = described(engine, &site, &node)?;
         // No two requests have the same key: nodes change hands one after the other.
         let key = format!("{node}-{}", now().unix_nanos()).parse().map_err(told)?;
@@ -216,6 +218,16 @@ async fn carry_out(core: &Core, change: &Change) -> Result<(), String> {
     };
     let call = core.read(look).await.map_err(told)??;
     core.call(caller, call).await.map_err(told)?.map(drop).map_err(told)
+}
+
+/// A site may have lost nodes since it was decided that it can do without one of them.
+fn check_spared(engine: &Engine, site: &Name) -> Result<(), String> {
+    let staying = engine.book().sites().get(site).filter(|site| !site.is_leaving);
+    let hard = staying.map_or(0, |site| site.spec.guarantee.hard as usize);
+    if staying.is_none() || engine.book().nodes_of_site(site) > hard {
+        return Ok(());
+    }
+    Err(format!("{site} has no more than the {hard} that it keeps for certain"))
 }
 
 /// What a site is to have of a node, by how it is described now.

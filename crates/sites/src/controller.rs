@@ -238,7 +238,7 @@ impl<R: Record> Controller<R> {
         let nodes = &self.steering.standing().nodes;
         let (loads, known) = self.meter.loads(now, heard, &sites, nodes);
         self.overview.nodes = nodes.iter().zip(&known).map(node_view).collect();
-        self.overview.sites = self.views(sights, &sites, &loads);
+        self.overview.sites = self.views(now, sights, &sites, &loads);
         self.history.note(now, &mut self.overview.sites);
         self.steering.decide(now, &loads, &hindrances(sights, &self.misnamed));
     }
@@ -310,6 +310,7 @@ impl<R: Record> Controller<R> {
 
     fn views(
         &self,
+        now: Nanos,
         sights: &BTreeMap<Name, Vec<Sight>>,
         sites: &[Name],
         loads: &Loads,
@@ -325,6 +326,8 @@ impl<R: Record> Controller<R> {
             let problems = sights.flat_map(problems);
             let misnamed = self.misnamed.get(name).map(|invalid| invalid.to_string());
             let refusal = self.steering.refusal().map(|why| format!("no node moves: {why}"));
+            let kept = kept(&self.steering.kept_out_of_service(now, &site.spec));
+            let shortage = shortage(standing, site);
             SiteView {
                 spec: site.spec.clone(),
                 is_leaving: site.is_leaving,
@@ -335,7 +338,12 @@ impl<R: Record> Controller<R> {
                     in_flight: load.in_flight,
                 }),
                 past: Vec::new(),
-                problems: problems.chain(misnamed).chain(refusal).collect(),
+                problems: problems
+                    .chain(misnamed)
+                    .chain(refusal)
+                    .chain(shortage)
+                    .chain(kept)
+                    .collect(),
             }
         };
         standing.sites.iter().map(view).collect()
@@ -423,6 +431,43 @@ fn problems(sight: &Sight) -> impl Iterator<Item = String> {
     let (balancer, lacking) = (&sight.balancer, names.join(", "));
     let lacks = || format!("{balancer} has no server for {lacking}: the site does not get them");
     failure.into_iter().chain((!names.is_empty()).then(lacks))
+}
+
+/// That nodes serve on although they are out of service.
+fn kept(nodes: &[Name]) -> Option<String> {
+    let names: Vec<_> = nodes.iter().map(Name::as_str).collect();
+    let told = || {
+        let names = names.join(", ");
+        format!("out of service, and needed by its hard guarantee: {names}")
+    };
+    (!names.is_empty()).then(told)
+}
+
+/// What keeps nodes from a site that has less than its hard guarantee.
+fn shortage(standing: &Standing, hosted: &HostedSite) -> Option<String> {
+    let HostedSite { spec, is_leaving } = hosted;
+    let (has, others): (Vec<_>, Vec<_>) =
+        standing.nodes.iter().partition(|node| node.site.as_ref() == Some(&spec.name));
+    let hard = spec.guarantee.hard as usize;
+    if *is_leaving || has.len() >= hard {
+        return None;
+    }
+    let mut reasons: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for node in others {
+        let why = match &node.site {
+            _ if node.is_out_of_service => "out of service".into(),
+            _ if !node.is_there => "away".into(),
+            _ if !node.fits(spec) => "with too little CPU free".into(),
+            Some(other) => format!("of {other}"),
+            // It is about to come.
+            None => continue,
+        };
+        reasons.entry(why).or_default().push(node.name.as_str());
+    }
+    let reasons = reasons.iter().map(|(why, nodes)| format!("{} {why}", nodes.join(", ")));
+    let reasons: Vec<_> = reasons.collect();
+    let reasons = if reasons.is_empty() { "none".into() } else { reasons.join("; ") };
+    Some(format!("{} of {hard} nodes that it is to have for certain; others: {reasons}", has.len()))
 }
 
 fn node_view((node, known): (&NodeStanding, &NodeLoad)) -> NodeView {

@@ -214,7 +214,15 @@ mod tests {
         let site = site.map(self::name);
         let cpu = CpuPpm::from_percent(100);
         let name = self::name(name);
-        NodeStanding { name, address: None, site, is_there: true, cpu, cpu_free: cpu }
+        NodeStanding {
+            name,
+            address: None,
+            site,
+            is_there: true,
+            is_out_of_service: false,
+            cpu,
+            cpu_free: cpu,
+        }
     }
 
     fn see(meter: &mut Meter, at: u64, sights: Vec<Sight>) -> Loads {

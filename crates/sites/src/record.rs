@@ -23,8 +23,10 @@ pub struct NodeStanding {
     pub address: Option<Ipv4Addr>,
     /// The site that it serves.
     pub site: Option<Name>,
-    /// Whether it can be given to a site: its agent is there, and it is not drained. A site that has it keeps it.
+    /// Whether it can be given to a site: its agent is there, and it is in service. A site that has it keeps it.
     pub is_there: bool,
+    /// Whether an operator has taken it out of service: a site that has it gives it back when it can.
+    pub is_out_of_service: bool,
     /// Its CPU.
     pub cpu: CpuPpm,
     /// What of it a site could have from now on, since nobody else has it. What the site has that it serves is a part of

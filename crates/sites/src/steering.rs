@@ -28,6 +28,9 @@ const REFUSED_FOR: Nanos = Nanos::from_secs(2);
 /// meanwhile. That is twice as long as the next one may serve nobody, until it is given up as well.
 const LEFT_ALONE_FOR: Nanos = Nanos::from_secs(10);
 
+/// So long a node serves on that is out of service: its site finds another one meanwhile, if there is one.
+const SERVES_ON_FOR: Nanos = Nanos::from_secs(10);
+
 /// What balancers keep from being decided, as they were heard at one look.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hindrances {
@@ -55,6 +58,8 @@ pub struct Steering {
     refused: BTreeMap<Name, Nanos>,
     /// Until when no node of these sites is asked for.
     left_alone: BTreeMap<Name, Nanos>,
+    /// Since when nodes that serve a site are out of service.
+    out_since: BTreeMap<Name, Nanos>,
     changes: Vec<Change>,
     /// The record says what is not believed here yet: it is begun anew when no change is asked for.
     is_waiting: bool,
@@ -69,6 +74,8 @@ struct Moving {
     why: String,
     since: Nanos,
     phase: Phase,
+    /// Whether it leaves because it is out of service.
+    is_out: bool,
     /// What was in flight on it when it was drained no longer.
     unfinished: Option<Unfinished>,
 }
@@ -79,6 +86,14 @@ enum Phase {
     Draining,
     /// It is drained, or that took too long, and the change is asked for.
     Recording,
+}
+
+impl Moving {
+    /// To no other site.
+    fn away(from: Name, why: String, since: Nanos) -> Self {
+        let (from, phase) = (Some(from), Phase::Draining);
+        Self { from, to: None, why, since, phase, is_out: false, unfinished: None }
+    }
 }
 
 impl Steering {
@@ -92,6 +107,7 @@ impl Steering {
         let is_known = self.standing.sites == standing.sites
             && names(&self.standing.nodes).eq(names(&standing.nodes));
         self.standing = standing;
+        self.follow_service(now);
         let agrees = self.agree(now);
         self.is_waiting |= !(is_known && agrees);
         self.keep_guarantees(now);
@@ -121,6 +137,18 @@ impl Steering {
         for decided in pools.decide(now, loads) {
             self.start(now, decided);
         }
+        self.take_out(now, &hindrances.failing);
+    }
+
+    /// Nodes of a site that are out of service, and serve on for so long that it has found no other: without them it has fewer
+    /// than its hard guarantee.
+    pub fn kept_out_of_service(&self, now: Nanos, site: &SiteSpec) -> Vec<Name> {
+        if self.can_do_without(site) {
+            return Vec::new();
+        }
+        let of_it = self.out_of_service(&site.name).map(|node| &node.name);
+        let is_kept = |node: &&Name| !self.moves.contains_key(*node) && self.is_overdue(now, node);
+        of_it.filter(is_kept).cloned().collect()
     }
 
     /// Sites that stay.
@@ -285,6 +313,66 @@ impl Steering {
         nodes.filter(is_asked_for).filter_map(of_node).collect()
     }
 
+    /// Nodes that a site has and that are out of service.
+    fn out_of_service(&self, site: &Name) -> impl Iterator<Item = &NodeStanding> {
+        let nodes = self.standing.nodes.iter();
+        nodes.filter(move |node| node.is_out_of_service && node.site.as_ref() == Some(site))
+    }
+
+    fn is_overdue(&self, now: Nanos, node: &Name) -> bool {
+        let since = self.out_since.get(node);
+        since.is_some_and(|since| now.saturating_sub(*since) >= SERVES_ON_FOR)
+    }
+
+    /// Whether a site has its hard guarantee, and a node at least, without those that are out of service.
+    fn can_do_without(&self, site: &SiteSpec) -> bool {
+        let stays = |node: &&NodeStanding| {
+            node.site.as_ref() == Some(&site.name)
+                && !node.is_out_of_service
+                && !self.moves.contains_key(&node.name)
+        };
+        let staying = self.standing.nodes.iter().filter(stays).count();
+        staying >= (site.guarantee.hard as usize).max(1)
+    }
+
+    /// Notes which nodes are out of service; those that are in service again serve on.
+    fn follow_service(&mut self, now: Nanos) {
+        let is_out = |node: &&NodeStanding| node.is_out_of_service && node.site.is_some();
+        let out: BTreeSet<_> =
+            self.standing.nodes.iter().filter(is_out).map(|node| node.name.clone()).collect();
+        self.out_since.retain(|node, _| out.contains(node));
+        self.moves.retain(|node, moving| {
+            !moving.is_out || moving.phase == Phase::Recording || out.contains(node)
+        });
+        for node in out {
+            self.out_since.entry(node).or_insert(now);
+        }
+    }
+
+    /// Nodes that are out of service leave sites that can do without them. The policy counts them no more: what it found their
+    /// sites instead serves by now.
+    fn take_out(&mut self, now: Nanos, failing: &BTreeSet<Name>) {
+        let mut leaving = Vec::new();
+        for HostedSite { spec, is_leaving } in &self.standing.sites {
+            let is_waited_for =
+                failing.contains(&spec.name) || self.left_alone.contains_key(&spec.name);
+            if *is_leaving || is_waited_for || !self.can_do_without(spec) {
+                continue;
+            }
+            let goes = |node: &&NodeStanding| {
+                self.is_overdue(now, &node.name)
+                    && !self.moves.contains_key(&node.name)
+                    && !self.refused.contains_key(&node.name)
+            };
+            let going = self.out_of_service(&spec.name).filter(goes);
+            leaving.extend(going.map(|node| (node.name.clone(), spec.name.clone())));
+        }
+        for (node, site) in leaving {
+            let why = "it is out of service".into();
+            self.moves.insert(node, Moving { is_out: true, ..Moving::away(site, why, now) });
+        }
+    }
+
     fn is_recording(&self) -> bool {
         self.moves.values().any(|moving| moving.phase == Phase::Recording)
     }
@@ -313,7 +401,8 @@ impl Steering {
     fn place(&self, node: &NodeStanding) -> Place {
         let of_pool = |site: &Name| self.sites.iter().position(|name| name == site);
         match &node.site {
-            // One of a site that leaves is nobody's until it is drained.
+            // One of a site that leaves is nobody's until it is drained, nor is one that is out of service.
+            Some(_) if node.is_out_of_service => Place::Down,
             Some(site) => {
                 of_pool(site).map_or(Place::Down, |at| Place::Serving(SiteIndex(at as u32)))
             }
@@ -400,14 +489,7 @@ impl Steering {
             };
             let is_refused = self.refused.get(&node.name).is_some_and(|until| *until > now);
             if !is_refused && !self.moves.contains_key(&node.name) {
-                let moving = Moving {
-                    from: Some(site.clone()),
-                    to: None,
-                    why: "the site is removed".into(),
-                    since: now,
-                    phase: Phase::Draining,
-                    unfinished: None,
-                };
+                let moving = Moving::away(site.clone(), "the site is removed".into(), now);
                 self.moves.insert(node.name.clone(), moving);
             }
         }
@@ -423,6 +505,7 @@ impl Steering {
             why,
             since: now,
             phase: Phase::Draining,
+            is_out: false,
             unfinished: None,
         };
         let is_spare = moving.from.is_none();
@@ -470,6 +553,7 @@ mod tests {
             address: None,
             site: site.map(name),
             is_there,
+            is_out_of_service: false,
             cpu: CpuPpm::from_percent(100),
             cpu_free: CpuPpm::from_percent(30),
         };

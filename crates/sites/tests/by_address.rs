@@ -57,6 +57,7 @@ fn standing(specs: &[SiteSpec]) -> Standing {
         address: Some(address(number)),
         site: site(number),
         is_there: true,
+        is_out_of_service: false,
         cpu,
         cpu_free: cpu,
     };

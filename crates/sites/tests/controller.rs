@@ -96,6 +96,7 @@ impl World {
             address: None,
             site: Some(if at == 0 { "shop" } else { "blog" }.parse().unwrap()),
             is_there: true,
+            is_out_of_service: false,
             cpu,
             cpu_free: cpu,
         };
@@ -199,6 +200,26 @@ fn a_flooded_site_gets_nodes_and_no_post_is_lost() {
     let overview = controller.overview();
     assert!(overview.moves.iter().all(|moved| moved.failure.is_none()), "{overview:?}");
     assert!(overview.moves[0].why.starts_with("shop needs more"), "{overview:?}");
+}
+
+// Goal: a node that is taken out of service is free for that, and no request is lost. Method: the blog has two and needs one;
+// the last node of the shop, which is out of service, too, serves on, and people are told.
+#[test]
+fn nodes_that_are_out_of_service_leave_sites_that_can_do_without_them() {
+    let world = World::new(3, A_FIFTIETH);
+    let mut controller = world.settled();
+    let load = Load::start(&world.haproxy.sites, 15.0);
+    for node in &mut world.record.0.lock().unwrap().standing.nodes[..2] {
+        (node.is_out_of_service, node.is_there) = (true, false);
+    }
+    world.until("the blog gives its node", &mut controller, || world.count("blog") == 1);
+    let nodes = world.record.0.lock().unwrap().standing.nodes.clone();
+    let sites = nodes.iter().map(|node| node.site.as_ref().map(Name::as_str));
+    assert_eq!(sites.collect::<Vec<_>>(), [Some("shop"), None, Some("blog")]);
+    world.end(&mut controller, [load]);
+    let told: Vec<_> = controller.overview().sites.iter().map(|site| &site.problems).collect();
+    let kept = format!("out of service, and needed by its hard guarantee: {}", nodes[0].name);
+    assert_eq!(told, [&vec![], &vec![kept]]);
 }
 
 #[test]

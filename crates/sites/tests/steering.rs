@@ -73,6 +73,7 @@ impl World {
             address: None,
             site: None,
             is_there: true,
+            is_out_of_service: false,
             cpu,
             cpu_free: cpu,
         };
@@ -136,7 +137,10 @@ impl World {
                 self.record.nodes[node].site = None;
                 self.record.nodes[node].is_there = false;
             }
-            3..=9 => self.record.nodes[node].is_there = true,
+            3..=9 => {
+                let node = &mut self.record.nodes[node];
+                node.is_there = !node.is_out_of_service;
+            }
             10 => {
                 let site = self.random.below(3) as usize;
                 let name = self.record.sites[site].spec.name.clone();
@@ -156,6 +160,12 @@ impl World {
             14..=30 => {
                 let percent = self.random.below(101) as u32;
                 self.record.nodes[node].cpu_free = CpuPpm::from_percent(percent);
+            }
+            // One is taken out of service, or put back.
+            31..=33 => {
+                let node = &mut self.record.nodes[node];
+                node.is_out_of_service = !node.is_out_of_service;
+                node.is_there = !node.is_out_of_service;
             }
             _ => {}
         }
@@ -306,6 +316,7 @@ fn when_nothing_happens_any_more_everybody_has_the_hard_guarantee() {
         world.record.sites.iter_mut().for_each(|site| site.is_leaving = false);
         for node in &mut world.record.nodes {
             (node.is_there, node.cpu_free) = (true, node.cpu);
+            node.is_out_of_service = false;
         }
         for _ in 0..400 {
             world.now = world.now.saturating_add(LOOK);
@@ -570,4 +581,98 @@ fn a_cluster_that_is_too_small_by_now_moves_nothing_and_says_why() {
     assert_eq!(follow(&mut world), (true, why, false), "it says so as long as it is so");
     world.record.sites.pop();
     assert_eq!(follow(&mut world), (true, None, true), "the others get theirs");
+}
+
+/// A blog that has one of two nodes, and may have one alone; the other one is a spare, if it is there.
+fn a_blog_and_perhaps_a_spare(is_there: bool) -> World {
+    let mut world = World::new(0);
+    let mut blog = site("blog", 1);
+    blog.spec.guarantee = Guarantee { hard: 1, soft: 1, max: 1 };
+    world.record.sites = vec![blog];
+    world.record.nodes.truncate(2);
+    world.record.nodes[0].site = Some(name("blog"));
+    world.record.nodes[1].is_there = is_there;
+    world.look(Nanos::new(0));
+    world
+}
+
+impl World {
+    /// Looks after so long, and has recorded at once what is asked for; which nodes came and went.
+    fn look(&mut self, after: Nanos) -> Vec<(String, Option<Name>)> {
+        self.now = self.now.saturating_add(after);
+        self.steering.follow(self.now, self.record.clone()).unwrap();
+        let loads = Loads::silent(self.steering.sites().len(), self.record.nodes.len(), LOOK);
+        self.steering.decide(self.now, &loads, &Hindrances::default());
+        for node in self.steering.draining().into_keys() {
+            self.steering.drained(&node, None);
+        }
+        let changes = self.steering.take_changes();
+        for change in &changes {
+            let node = self.record.nodes.iter_mut().find(|node| node.name == change.node).unwrap();
+            node.site.clone_from(&change.to);
+            self.steering.answered(self.now, WallTime::default(), &change.node, Ok(()));
+        }
+        changes.into_iter().map(|change| (change.node.to_string(), change.to)).collect()
+    }
+
+    fn put_out_of_service(&mut self, node: usize, is_out: bool) {
+        let node = &mut self.record.nodes[node];
+        (node.is_out_of_service, node.is_there) = (is_out, !is_out);
+    }
+
+    fn kept(&self) -> Vec<String> {
+        let kept = self.steering.kept_out_of_service(self.now, &self.record.sites[0].spec);
+        kept.iter().map(ToString::to_string).collect()
+    }
+}
+
+// Goal: who takes a node out of service gets it, and the site is never without one. Method: there is a spare; the site may have
+// one node alone.
+#[test]
+fn a_node_that_is_out_of_service_is_replaced_and_leaves() {
+    let (mut world, second) = (a_blog_and_perhaps_a_spare(true), Nanos::from_secs(1));
+    assert_eq!(world.look(second), []);
+    world.put_out_of_service(0, true);
+    assert_eq!(world.look(LOOK), [("n1".into(), Some(name("blog")))]);
+    let left = (0..12).find(|_| world.look(second) == [("n0".into(), None)]);
+    assert_eq!(left, Some(9), "some seconds are for another node");
+    assert_eq!(world.count(&name("blog")), 1);
+    // When it is back nobody needs it.
+    world.put_out_of_service(0, false);
+    assert!((0..12).all(|_| world.look(second) == []));
+}
+
+// Goal: what a site has by its hard guarantee serves on although it is out of service, as people are told, until there is
+// another. Method: the other one is there later.
+#[test]
+fn a_site_keeps_the_last_node_that_it_has_until_there_is_another() {
+    let (mut world, second) = (a_blog_and_perhaps_a_spare(false), Nanos::from_secs(1));
+    world.put_out_of_service(0, true);
+    assert_eq!(world.look(second), []);
+    assert!(world.kept().is_empty(), "it may yet find one");
+    assert!((0..20).all(|_| world.look(second) == []));
+    assert_eq!(world.kept(), ["n0"]);
+    world.record.nodes[1].is_there = true;
+    let mut moves = world.look(second);
+    moves.extend(world.look(LOOK));
+    assert_eq!(moves, [("n1".into(), Some(name("blog"))), ("n0".into(), None)]);
+    assert!(world.kept().is_empty());
+}
+
+// Goal: whoever is in service again before it has left serves on.
+#[test]
+fn a_node_that_is_back_in_service_does_not_drain_any_longer() {
+    let mut world = a_blog_and_perhaps_a_spare(true);
+    world.put_out_of_service(0, true);
+    world.look(LOOK);
+    world.now = world.now.saturating_add(Nanos::from_secs(20));
+    world.steering.follow(world.now, world.record.clone()).unwrap();
+    let loads = Loads::silent(1, 2, LOOK);
+    world.steering.decide(world.now, &loads, &Hindrances::default());
+    assert!(world.steering.draining().contains_key(&name("n0")));
+    world.put_out_of_service(0, false);
+    world.steering.follow(world.now, world.record.clone()).unwrap();
+    assert!(world.steering.draining().is_empty());
+    let serves = (name("n0"), Traffic::On(Weight::FULL));
+    assert!(world.steering.traffic(&name("blog")).contains(&serves));
 }

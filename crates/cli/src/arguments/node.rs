@@ -10,8 +10,9 @@ pub enum NodeCommand {
     /// Take nodes out of service: nothing new comes to them, now or in advance, and what they have stays to its end
     ///
     /// Whoever asks for such a node is refused, and told the reason. What is granted there is enforced, and may be cancelled,
-    /// shortened, and changed otherwise, but not prolonged. What is lost elsewhere is not moved there. Said again, it gives
-    /// another reason.
+    /// shortened, and changed otherwise, but not prolonged. What is lost elsewhere is not moved there. Web sites give such
+    /// nodes back after ten seconds, without losing a request, as far as they have their hard guarantees without them. Said
+    /// again, it gives another reason.
     #[command(after_help = manual::NODE_DRAIN)]
     Drain(DrainArguments),
     /// Have nodes get reservations again that were drained
@@ -29,7 +30,7 @@ pub struct DrainArguments {
     /// Go on until nothing is reserved there any more, now or later, and tell what is left whenever that changes
     #[arg(long)]
     pub wait: bool,
-    /// With --wait: not for web sites, which keep the nodes that they have
+    /// With --wait: not for web sites, which keep nodes that they cannot do without
     #[arg(long, requires = "wait")]
     pub except_sites: bool,
     /// Print JSON: the nodes and what is reserved of them; with --wait one object a line
