@@ -14,6 +14,7 @@ use keeptime_broker::wire::{Filter, LoadSource, NodeView, Overview};
 use keeptime_fabric::directory::{Server, ServerConfig};
 use keeptime_fabric::region::{Layout, PlainMemories, RegionServer, RegionServerConfig};
 use keeptime_fabric::{self as fabric, node_load};
+use keeptime_model::drain::NodeSet;
 use keeptime_model::name::Name;
 use keeptime_model::node_load::NodeCounters;
 use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources, State};
@@ -179,6 +180,35 @@ fn a_node_that_dies_is_replaced_and_one_that_comes_back_is_a_spare() {
     drop(silenced);
     farm.world.wait_until_all_are_there();
     assert_eq!(farm.reserved().len(), 2, "it comes back as a spare");
+}
+
+// Goal: an operator gets a node back that a web site has, under load, without a request being lost, and the site has as many
+// as before; where there is no other node it serves on.
+#[test]
+fn a_node_that_is_drained_leaves_its_site_when_another_has_come() {
+    let farm = Farm::new(3, &["shop"]);
+    farm.add("shop", [2, 2, 2], 1).unwrap();
+    wait("its guarantee", || farm.nodes_of("shop").len() == 2);
+    let first = farm.nodes_of("shop").remove(0);
+    let drain = |node: &Name| {
+        let nodes = NodeSet::Named([node.clone()].into());
+        farm.world.client().drain(nodes, "new disk".parse().unwrap()).unwrap();
+    };
+    drain(&first);
+    let load = Load::start(&farm.haproxy.sites, 25.0);
+    wait("another takes its place", || !farm.nodes_of("shop").contains(&first));
+    load.stop();
+    assert_none_lost(&load.end());
+    assert_eq!(farm.reserved().len(), 2);
+    let second = farm.nodes_of("shop").remove(0);
+    drain(&second);
+    wait("that is told", || {
+        let told = farm.overview().sites.remove(0).problems;
+        told.iter().any(|told| told.ends_with(second.as_str()))
+    });
+    assert_eq!(farm.nodes_of("shop").len(), 2);
+    farm.world.client().resume(NodeSet::Named([first].into())).unwrap();
+    wait("the first comes for it", || !farm.nodes_of("shop").contains(&second));
 }
 
 #[test]
