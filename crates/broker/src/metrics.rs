@@ -5,6 +5,8 @@ use crate::http::Shared;
 use crate::locked::lock;
 use keeptime_engine::Engine;
 use keeptime_model::reservation::State;
+use keeptime_model::topology::NodeIndex;
+use keeptime_sites::overview::{Overview, SiteView};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
@@ -16,6 +18,7 @@ struct Seen {
     waiting: usize,
     nodes: usize,
     drained: usize,
+    away: usize,
     applications: usize,
 }
 
@@ -37,6 +40,7 @@ pub async fn exposition(shared: &Shared) -> Result<String, Unavailable> {
     page.one("keeptime_waiting", "gauge", "Requests that wait for room.", seen.waiting);
     page.one("keeptime_nodes", "gauge", "Nodes of the cluster.", seen.nodes);
     page.one("keeptime_nodes_drained", "gauge", "Nodes out of service.", seen.drained);
+    page.one("keeptime_nodes_away", "gauge", "Nodes in service that are not there.", seen.away);
     page.one("keeptime_agents_connected", "gauge", "Nodes that are there.", shared.hub.count());
     page.one("keeptime_applications", "gauge", "Applications that are known.", seen.applications);
     page.one("keeptime_steps_total", "counter", "Inputs carried out.", count(&counters.steps));
@@ -60,14 +64,7 @@ pub async fn exposition(shared: &Shared) -> Result<String, Unavailable> {
         "Times that the clock was set back.",
         count(&counters.clock_steps_back),
     );
-    // Written as a whole.
-    let unfinished = lock(&shared.overview).moves_unfinished;
-    page.one(
-        "keeptime_site_moves_unfinished_total",
-        "counter",
-        "Moves of web sites' nodes that did not wait for all requests.",
-        unfinished,
-    );
+    page.sites(&lock(&shared.overview));
     page.one("keeptime_ledger_revision", "gauge", "Durable batches.", status.head.get());
     page.one("keeptime_ledger_epoch", "gauge", "Which writer in turn.", status.epoch.get());
     if let Some(sync) = status.sync_time {
@@ -78,12 +75,14 @@ pub async fn exposition(shared: &Shared) -> Result<String, Unavailable> {
 }
 
 fn look(engine: &Engine) -> Seen {
+    let is_away = |node: &NodeIndex| !engine.is_connected(*node) && engine.drained(*node).is_none();
     Seen {
         by_state: engine.book().states().clone(),
         offers: engine.offer_count(),
         waiting: engine.waiting_count(),
         nodes: engine.cluster().topology().nodes().len(),
         drained: engine.drained_count(),
+        away: engine.cluster().topology().node_indices().filter(is_away).count(),
         applications: engine.book().applications().len(),
     }
 }
@@ -99,6 +98,39 @@ impl Page {
 
     fn line(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
         let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+
+    /// What is seen of web sites. A site whose balancers do not all answer has no line of its requests.
+    fn sites(&mut self, overview: &Overview) {
+        let total = "keeptime_site_moves_unfinished_total";
+        let help = "Moves of web sites' nodes that did not wait for all requests.";
+        self.one(total, "counter", help, overview.moves_unfinished);
+        type Figure = fn(&SiteView) -> Option<f64>;
+        let figures: [(&str, &str, Figure); 6] = [
+            ("nodes", "Nodes that serve a web site.", |site| Some(site.nodes.len() as f64)),
+            ("nodes_hard", "Nodes that it is to have for certain.", |site| {
+                Some(f64::from(site.spec.guarantee.hard))
+            }),
+            ("arrivals_per_second", "Requests that arrive.", |site| {
+                Some(site.load?.arrivals_per_second)
+            }),
+            ("requests_queued", "Requests that wait for a node.", |site| {
+                Some(site.load?.queued as f64)
+            }),
+            ("requests_in_flight", "Requests that nodes work on.", |site| {
+                Some(site.load?.in_flight as f64)
+            }),
+            ("problems", "What `site top` says is wrong.", |site| Some(site.problems.len() as f64)),
+        ];
+        for (name, help, figure) in figures {
+            let name = format!("keeptime_site_{name}");
+            self.begin(&name, "gauge", help);
+            for site in &overview.sites {
+                if let Some(value) = figure(site) {
+                    self.line(&name, &format!("{{site=\"{}\"}}", site.spec.name), value);
+                }
+            }
+        }
     }
 
     fn one(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {

@@ -456,6 +456,8 @@ fn who_floods_is_told_to_wait_and_the_figures_are_there() {
     for figure in [
         "keeptime_agents_connected 1",
         "keeptime_nodes 1",
+        "keeptime_nodes_away 0",
+        "# TYPE keeptime_site_nodes gauge",
         "keeptime_site_moves_unfinished_total 0",
         "keeptime_ledger_revision 0",
     ] {

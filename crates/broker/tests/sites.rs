@@ -207,6 +207,12 @@ fn a_node_that_is_drained_leaves_its_site_when_another_has_come() {
         told.iter().any(|told| told.ends_with(second.as_str()))
     });
     assert_eq!(farm.nodes_of("shop").len(), 2);
+    let page = farm.world.request("GET", "/metrics", "");
+    let figures = ["nodes", "nodes_hard", "problems"].map(|name| format!("keeptime_site_{name}"));
+    for (figure, expected) in figures.iter().zip([2, 2, 1]) {
+        assert!(page.contains(&format!("{figure}{{site=\"shop\"}} {expected}\n")), "{page}");
+    }
+    assert!(page.contains("keeptime_nodes_away 0\n"), "drained, and there: {page}");
     farm.world.client().resume(NodeSet::Named([first].into())).unwrap();
     wait("the first comes for it", || !farm.nodes_of("shop").contains(&second));
 }
