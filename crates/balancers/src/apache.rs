@@ -113,11 +113,15 @@ impl Balancer for Apache {
         let page = self.page("?xml=1")?;
         let members = members(&page, &self.balancer)
             .ok_or_else(|| self.unexpected(format!("no balancer {:?}", self.balancer)))?;
-        let known = self.servers.iter().filter_map(|server| {
-            let seen = members.get(&worker(server.address))?;
-            Some((server.name.clone(), *seen))
-        });
-        Ok(Observed { servers: known.collect(), queued: 0, lingering: 0 })
+        let mut observed = Observed::default();
+        for server in &self.servers {
+            let Some(member) = members.get(&worker(server.address)) else { continue };
+            observed.servers.insert(server.name.clone(), member.seen);
+            if member.fails && matches!(member.seen.traffic, Traffic::On(_)) {
+                observed.down.insert(server.name.clone());
+            }
+        }
+        Ok(observed)
     }
 
     fn tell(&mut self, changes: &[Change]) -> Result<(), BalancerError> {
@@ -141,8 +145,16 @@ fn worker(address: SocketAddr) -> String {
     name.strip_suffix(":80").map_or_else(|| name.clone(), String::from)
 }
 
+/// A member of a balancer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Member {
+    seen: Seen,
+    /// It did not answer when it was called last.
+    fails: bool,
+}
+
 /// The members of a balancer on the manager's XML page, by their addresses.
-fn members(page: &str, balancer: &str) -> Option<BTreeMap<String, Seen>> {
+fn members(page: &str, balancer: &str) -> Option<BTreeMap<String, Member>> {
     let name = format!("balancer://{balancer}");
     let all = elements(page, "httpd:balancer");
     let own = all.into_iter().find(|part| element(part, "httpd:name") == Some(&name))?;
@@ -160,7 +172,9 @@ fn members(page: &str, balancer: &str) -> Option<BTreeMap<String, Seen>> {
         // Where nobody counts, nobody knows that it has nothing in flight.
         let in_flight = number("httpd:busy")? as u64;
         let served = number("httpd:elected").map(|elected| elected as u64);
-        Some((element(worker, "httpd:name")?.to_string(), Seen { traffic, in_flight, served }))
+        let seen = Seen { traffic, in_flight, served };
+        let fails = status.contains("Err");
+        Some((element(worker, "httpd:name")?.to_string(), Member { seen, fails }))
     };
     Some(elements(own, "httpd:worker").iter().filter_map(member).collect())
 }
@@ -168,22 +182,28 @@ fn members(page: &str, balancer: &str) -> Option<BTreeMap<String, Seen>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     #[test]
     fn a_member_is_read_whole_or_not_at_all() {
+        let status = Cell::new("Ok");
         let page = |busy: &str| {
+            let status = status.get();
             format!(
                 "<httpd:balancer><httpd:name>balancer://shop</httpd:name><httpd:workers>\
                  <httpd:worker><httpd:name>http://10.0.0.1</httpd:name>\
                  <httpd:loadfactor>50.00</httpd:loadfactor><httpd:elected>7</httpd:elected>\
-                 {busy}<httpd:status>Init Ok </httpd:status></httpd:worker>\
+                 {busy}<httpd:status>Init {status} </httpd:status></httpd:worker>\
                  </httpd:workers></httpd:balancer>"
             )
         };
         let read = |busy| members(&page(busy), "shop").unwrap().into_values().collect::<Vec<_>>();
         let traffic = Traffic::On(Weight::try_from(50).unwrap());
         let seen = Seen { traffic, in_flight: 2, served: Some(7) };
-        assert_eq!(read("<httpd:busy>2</httpd:busy>"), [seen]);
+        for (text, fails) in [("Ok", false), ("Err", true)] {
+            status.set(text);
+            assert_eq!(read("<httpd:busy>2</httpd:busy>"), [Member { seen, fails }]);
+        }
         for busy in ["", "<httpd:busy></httpd:busy>", "<httpd:busy>many</httpd:busy>"] {
             assert!(read(busy).is_empty(), "{busy:?}");
         }

@@ -17,7 +17,7 @@ use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 /// (HAProxy's management guide, "show servers state"). 0x40 is none of them, whatever it is called: somebody has set the server's name at run time.
 const MAINTENANCE: u64 = 0x01 | 0x02 | 0x20;
 const DRAIN: u64 = 0x08 | 0x10;
+/// The value of `srv_op_state` of a server that gets nothing: by its checks, where it is not so by its `srv_admin_state`.
+const STOPPED: u64 = 0;
 /// How often it is looked whether there is room in a queue.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -226,20 +228,23 @@ fn observed(states: &[Row], counts: &[Row]) -> Result<Observed, String> {
         let row = rows.find(|row| row.get("svname").is_some_and(|found| found == name));
         row.ok_or_else(|| format!("nothing is counted of {name}"))
     };
-    let mut servers = BTreeMap::new();
+    let (mut servers, mut down) = (BTreeMap::new(), BTreeSet::new());
     for row in states {
         // Servers with names of another form are not ours.
         let Some(Ok(name)) = row.get("srv_name").map(|name| name.parse::<Name>()) else {
             continue;
         };
         let traffic = traffic_of(number(row, "srv_admin_state")?, number(row, "srv_uweight")?);
+        if matches!(traffic, Traffic::On(_)) && number(row, "srv_op_state")? == STOPPED {
+            down.insert(name.clone());
+        }
         let counts = counted(name.as_str())?;
         let in_flight = number(counts, "scur")?.saturating_add(number(counts, "qcur")?);
         let served = number(counts, "stot").ok();
         servers.insert(name, Seen { traffic, in_flight, served });
     }
     let queued = number(counted("BACKEND")?, "qcur")?;
-    Ok(Observed { servers, queued, lingering: 0 })
+    Ok(Observed { servers, down, queued, lingering: 0 })
 }
 
 fn number(row: &Row, field: &str) -> Result<u64, String> {
@@ -363,7 +368,8 @@ mod tests {
     // as those of an answer that was cut off.
     #[test]
     fn what_is_not_counted_is_not_nothing() {
-        let states = "1\n# srv_name srv_admin_state srv_uweight\nn1 0 50\nn2 8 100\nOther 0 1\n";
+        let states = "1\n# srv_name srv_op_state srv_admin_state srv_uweight\n\
+                      n1 0 0 50\nn2 0 8 100\nOther 2 0 1\n";
         let counts =
             "# pxname,svname,qcur,scur,stot\nshop,n1,1,2,70\nshop,n2,0,0,9\nshop,BACKEND,3,2,79\n";
         let of = |states: &str, counts: &str| {
@@ -376,11 +382,12 @@ mod tests {
         let second = Seen { traffic: Traffic::Drain, in_flight: 0, served: Some(9) };
         let servers = BTreeMap::from([(name("n1"), first), (name("n2"), second)]);
         assert_eq!((&seen.servers, seen.queued, seen.lingering), (&servers, 3, 0));
+        assert_eq!(seen.down, BTreeSet::from([name("n1")]), "n2 drains");
         let without = |part: &str| of(states, &counts.replace(part, "")).unwrap_err();
         assert_eq!(without("shop,n2,0,0,9\n"), "nothing is counted of n2");
         assert_eq!(without("shop,BACKEND,3,2,79\n"), "nothing is counted of BACKEND");
         assert_eq!(without(",0,0,9"), "scur is \"\"");
-        let garbled = states.replace("n2 8", "n2 -");
+        let garbled = states.replace("n2 0 8", "n2 0 -");
         assert_eq!(of(&garbled, counts).unwrap_err(), "srv_admin_state is \"-\"");
     }
 

@@ -301,7 +301,7 @@ impl Balancer for Nginx {
         };
         let servers = self.servers.iter().map(seen).collect();
         self.workers = workers;
-        Ok(Observed { servers, queued: 0, lingering })
+        Ok(Observed { servers, lingering, ..Observed::default() })
     }
 
     fn tell(&mut self, changes: &[Change]) -> Result<(), BalancerError> {

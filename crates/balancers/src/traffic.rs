@@ -3,7 +3,7 @@
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 
@@ -50,6 +50,8 @@ pub struct Seen {
 pub struct Observed {
     /// Every node that stands in its configuration.
     pub servers: BTreeMap<Name, Seen>,
+    /// Nodes that are to get requests, and get none, since it finds that they do not answer.
+    pub down: BTreeSet<Name>,
     /// Requests that wait for a node.
     pub queued: u64,
     /// Processes of before a reload: they work on requests that nobody counts, on any node.

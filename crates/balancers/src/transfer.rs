@@ -223,7 +223,7 @@ mod tests {
             let state = self.answering()?;
             let seen = Seen { traffic: state.traffic, in_flight: state.in_flight, served: None };
             let servers = BTreeMap::from([(node(), seen)]);
-            Ok(Observed { servers, queued: 0, lingering: state.lingering })
+            Ok(Observed { servers, lingering: state.lingering, ..Observed::default() })
         }
 
         fn tell(&mut self, changes: &[Change]) -> Result<(), BalancerError> {

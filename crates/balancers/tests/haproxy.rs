@@ -10,6 +10,7 @@ use keeptime_balancers::haproxy::HaProxy;
 use keeptime_balancers::traffic::{Change, Traffic, Weight};
 use keeptime_balancers::transfer::{Progress, Transfer};
 use nix::sys::signal::Signal;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 use world::{
@@ -149,6 +150,20 @@ fn a_node_that_dies_while_it_drains_is_taken_out() {
         let seen = world.balancer(site).observe().unwrap();
         assert_eq!(seen.servers[&nodes[0].server.name].traffic, Traffic::Off);
     }
+}
+
+#[test]
+fn a_server_that_its_checks_find_down_is_told_of_as_long_as_it_is_to_serve() {
+    let (nodes, world, [mut shop, _blog]) = two_sites(Duration::ZERO);
+    let node = &nodes[0].server.name;
+    let down = || world.balancer("shop").observe().unwrap().down;
+    assert!(down().is_empty(), "all that serve, and those that do not");
+    // As its checks would say.
+    world.command(&format!("set server shop/{node} health down"));
+    assert_eq!(down(), BTreeSet::from([node.clone()]));
+    shop.want(node, Traffic::Off);
+    settle(&mut shop);
+    assert!(down().is_empty());
 }
 
 #[test]

@@ -420,7 +420,7 @@ fn hindrances(
     hindrances
 }
 
-/// What is wrong with a balancer, if something is: why it fails, and which nodes it lacks.
+/// What is wrong with a balancer, if something is: why it fails, which nodes it lacks, and which do not answer it.
 fn problems(sight: &Sight) -> impl Iterator<Item = String> {
     // Who was asked a moment ago is about to answer.
     let is_open =
@@ -430,7 +430,11 @@ fn problems(sight: &Sight) -> impl Iterator<Item = String> {
     let names: Vec<_> = sight.lacking.iter().map(Name::as_str).collect();
     let (balancer, lacking) = (&sight.balancer, names.join(", "));
     let lacks = || format!("{balancer} has no server for {lacking}: the site does not get them");
-    failure.into_iter().chain((!names.is_empty()).then(lacks))
+    let down = sight.observed.iter().flat_map(|observed| &observed.down);
+    let down: Vec<_> = down.map(Name::as_str).collect();
+    let is_down = || format!("{balancer} finds that {} does not answer", down.join(", "));
+    let told = [(!names.is_empty()).then(lacks), (!down.is_empty()).then(is_down)];
+    failure.into_iter().chain(told.into_iter().flatten())
 }
 
 /// That nodes serve on although they are out of service.
@@ -514,7 +518,11 @@ mod tests {
         let told: Vec<_> = problems(&sights[&name("shop")][0]).collect();
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told[1].starts_with("haproxy has no server for n2, n5"), "{told:?}");
-        assert_eq!(problems(&sights[&name("blog")][0]).count(), 0);
+        let mut quiet = sight(false, &[]);
+        assert_eq!(problems(&quiet).count(), 0);
+        quiet.observed.as_mut().unwrap().down.insert(name("n4"));
+        let told: Vec<_> = problems(&quiet).collect();
+        assert_eq!(told, ["haproxy finds that n4 does not answer"]);
     }
 
     /// Of a balancer that a thread asks.

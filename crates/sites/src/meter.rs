@@ -206,7 +206,7 @@ mod tests {
     fn sight(balancer: &str, served: u64, in_flight: u64, queued: u64) -> Sight {
         let seen = Seen { traffic: Traffic::Off, in_flight, served: Some(served) };
         let servers = [(name("n1"), seen)].into();
-        let observed = Ok(Observed { servers, queued, lingering: 0 });
+        let observed = Ok(Observed { servers, queued, ..Observed::default() });
         Sight { balancer: balancer.into(), told: vec![], lacking: vec![], observed, at: *BEGAN }
     }
 

@@ -348,13 +348,17 @@ impl HaProxyDaemon {
     /// Hands each node no more requests of `site` than so many at a time; the others wait in its queue.
     pub fn limit(&self, site: &str, nodes: &[Node], requests: u32) {
         for node in nodes {
-            let mut stream = UnixStream::connect(&self.socket).unwrap();
-            let command = format!("set maxconn server {site}/{} {requests}\n", node.server.name);
-            stream.write_all(command.as_bytes()).unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).unwrap();
-            assert_eq!(answer.trim(), "", "{command}");
+            self.command(&format!("set maxconn server {site}/{} {requests}", node.server.name));
         }
+    }
+
+    /// Has it do something.
+    pub fn command(&self, command: &str) {
+        let mut stream = UnixStream::connect(&self.socket).unwrap();
+        writeln!(stream, "{command}").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer.trim(), "", "{command}");
     }
 
     /// What it was told outlives it.
