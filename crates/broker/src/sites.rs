@@ -178,7 +178,7 @@ fn standing(engine: &Engine) -> Standing {
             name: name.clone(),
             address: node.address,
             site: held.map(|held| held.site.clone()),
-            is_there: engine.is_connected(index) && engine.drained(index).is_none(),
+            is_connected: engine.is_connected(index),
             is_out_of_service: engine.drained(index).is_some(),
             cpu: node.cpu,
             // Another site would have it in the place of this one.
@@ -220,11 +220,16 @@ async fn carry_out(core: &Core, change: &Change) -> Result<(), String> {
     core.call(caller, call).await.map_err(told)?.map(drop).map_err(told)
 }
 
-/// A site may have lost nodes since it was decided that it can do without one of them.
+/// A site may have lost nodes since it was decided that it can do without one of them, or be about to: those that are away.
 fn check_spared(engine: &Engine, site: &Name) -> Result<(), String> {
     let staying = engine.book().sites().get(site).filter(|site| !site.is_leaving);
-    let hard = staying.map_or(0, |site| site.spec.guarantee.hard as usize);
-    if staying.is_none() || engine.book().nodes_of_site(site) > hard {
+    let Some(staying) = staying else { return Ok(()) };
+    let (cluster, hard) = (engine.cluster(), staying.spec.guarantee.hard as usize);
+    let serves = |node: &NodeIndex| {
+        let held = engine.book().site_node(cluster.name(*node));
+        held.is_some_and(|(_, held)| held.site == *site) && engine.is_connected(*node)
+    };
+    if cluster.topology().node_indices().filter(serves).count() > hard {
         return Ok(());
     }
     Err(format!("{site} has no more than the {hard} that it keeps for certain"))

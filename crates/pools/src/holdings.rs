@@ -14,7 +14,7 @@ pub enum Place {
     Spare,
     /// It serves this site.
     Serving(SiteIndex),
-    /// It gets no new requests of this site and has not ended all old ones.
+    /// It gets no new requests of this site and has not ended all old ones, or nobody counts on it any more.
     Leaving(SiteIndex),
     /// It does not answer.
     Down,
@@ -171,6 +171,10 @@ impl Holdings {
 
     pub(crate) fn set_barred(&mut self, node: NodeIndex, is_barred: bool) {
         self.barred[node.0 as usize] = is_barred;
+    }
+
+    pub(crate) fn set_leaving(&mut self, node: NodeIndex, site: SiteIndex) {
+        *self.place_mut(node) = Place::Leaving(site);
     }
 
     pub(crate) fn set_spare(&mut self, node: NodeIndex) {

@@ -33,6 +33,8 @@ pub enum Event {
     Died(NodeIndex),
     /// It answers again.
     Returned(NodeIndex),
+    /// It will be taken away from the site that it serves, and serves on until then: nobody counts on it.
+    Leaves(NodeIndex),
 }
 
 /// A plan whose step `at` is under way.
@@ -132,6 +134,14 @@ impl Pools {
             Event::Returned(node) => {
                 if self.holdings.place(node) == Place::Down {
                     self.holdings.set_spare(node);
+                }
+                None
+            }
+            Event::Leaves(node) => {
+                if let Place::Serving(site) = self.holdings.place(node) {
+                    // Plans that need it end.
+                    self.die(node);
+                    self.holdings.set_leaving(node, site);
                 }
                 None
             }

@@ -26,6 +26,7 @@ enum Happening {
     Fail(Index),
     Die(Index),
     Return(Index),
+    Leave(Index),
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -39,6 +40,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => any::<Index>().prop_map(Happening::Fail),
         1 => any::<Index>().prop_map(Happening::Die),
         2 => any::<Index>().prop_map(Happening::Return),
+        1 => any::<Index>().prop_map(Happening::Leave),
     ]
 }
 
@@ -87,11 +89,12 @@ fn apply(pools: &mut Pools, now: Nanos, happening: &Happening) {
         Happening::Fail(index) => Some(Event::Failed(node(index))),
         Happening::Die(index) => Some(Event::Died(node(index))),
         Happening::Return(index) => Some(Event::Returned(node(index))),
+        Happening::Leave(index) => Some(Event::Leaves(node(index))),
     };
     if let Some(event) = event {
         pools.happened(now, event);
     }
-    if !matches!(event, Some(Event::Died(_))) {
+    if !matches!(event, Some(Event::Died(_) | Event::Leaves(_))) {
         assert!(keeps_hard(pools.pool(), &before, pools.holdings()), "{happening:?} {pools:?}");
     }
 }

@@ -127,6 +127,47 @@ fn what_was_not_needed_for_long_is_given_back() {
     assert_eq!(serving(&pools), [2], "never below the soft guarantee: {given:?}");
 }
 
+/// Another node came for one that was to leave, and stays after all.
+#[test]
+fn what_a_site_has_beyond_its_most_is_given_back_at_once() {
+    let guarantee = Guarantee { hard: 1, soft: 1, max: 2 };
+    let pool = pool(&[4], vec![site(0, guarantee, 1, &[1_000])]);
+    let places = vec![Place::Serving(SiteIndex(0)); 4];
+    let needs = Fixed::new(vec![need(4)]);
+    let mut pools = Pools::new(pool.clone(), places, Box::new(needs));
+    for turn in 0..5 {
+        let moves = pools.decide(at(turn), &busy(&pool));
+        finish(&mut pools, at(turn), moves);
+    }
+    assert_eq!(serving(&pools), [2], "though it needs them");
+}
+
+/// Nobody counts on it: its site gets another one for its guarantee, and one that was to take it does not.
+#[test]
+fn a_node_that_will_be_taken_away_counts_for_nothing() {
+    let guarantee = Guarantee { hard: 1, soft: 1, max: 2 };
+    let sites = vec![site(0, guarantee, 2, &[1_000]), site(1, guarantee, 1, &[1_000])];
+    let pool = pool(&[4], sites);
+    let serves = |site| Place::Serving(SiteIndex(site));
+    let places = vec![serves(0), serves(1), serves(1), Place::Spare];
+    let needs = Fixed::new(vec![need(2), need(1)]);
+    let mut pools = Pools::new(pool.clone(), places, Box::new(needs));
+    pools.happened(at(0), Event::Leaves(NodeIndex(0)));
+    assert_eq!(pools.holdings().place(NodeIndex(0)), Place::Leaving(SiteIndex(0)));
+    let moves = pools.decide(at(0), &busy(&pool));
+    let [first, second] = &moves[..] else { panic!("{moves:?}") };
+    assert_eq!((first.node, first.to), (NodeIndex(3), Some(SiteIndex(0))));
+    assert_eq!((second.from, second.to), (Some(SiteIndex(1)), Some(SiteIndex(0))));
+    // What is on its way already arrives, or serves again where it was: then it is as if it had never gone.
+    pools.happened(at(1), Event::Leaves(second.node));
+    assert!(pools.holdings().reservation(second.node).is_some());
+    pools.happened(at(1), Event::Failed(second.node));
+    pools.happened(at(1), Event::Leaves(second.node));
+    assert_eq!(pools.happened(at(1), Event::Arrived(second.node)), None);
+    finish(&mut pools, at(1), vec![*first]);
+    assert_eq!(serving(&pools), [1, 1]);
+}
+
 /// Who takes missing numbers for zero takes nodes away from the site that has the most to do.
 #[test]
 fn a_node_too_busy_to_report_is_loaded_under_every_policy() {

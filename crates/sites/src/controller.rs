@@ -40,6 +40,9 @@ const HELD_UP_MOST: Nanos = Nanos::from_secs(5);
 /// And at so many looks in a row: one that failed says nothing of how long.
 const HELD_UP_LOOKS: u32 = 3;
 
+/// A site that lacks nodes is about to get them, or people are told of it after so long.
+const SHORT_FOR: Nanos = Nanos::from_secs(2);
+
 /// Now, by both of a machine's clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
@@ -60,6 +63,8 @@ pub struct Controller<R> {
     /// Why sites have no front.
     misnamed: BTreeMap<Name, Invalid>,
     drains: BTreeMap<Name, Drain>,
+    /// Sites that have less than their hard guarantees: what to say of that, and since when.
+    short: BTreeMap<Name, (String, Nanos)>,
     meter: Meter,
     looked_at: Option<Nanos>,
     overview: Overview,
@@ -109,6 +114,7 @@ impl<R: Record> Controller<R> {
             fronts: BTreeMap::new(),
             misnamed: BTreeMap::new(),
             drains: BTreeMap::new(),
+            short: BTreeMap::new(),
             meter: Meter::default(),
             looked_at: None,
             overview: Overview::default(),
@@ -238,9 +244,21 @@ impl<R: Record> Controller<R> {
         let nodes = &self.steering.standing().nodes;
         let (loads, known) = self.meter.loads(now, heard, &sites, nodes);
         self.overview.nodes = nodes.iter().zip(&known).map(node_view).collect();
+        self.follow_shortages(now);
         self.overview.sites = self.views(now, sights, &sites, &loads);
         self.history.note(now, &mut self.overview.sites);
         self.steering.decide(now, &loads, &hindrances(sights, &self.misnamed));
+    }
+
+    /// Notes which sites have less than their hard guarantees.
+    fn follow_shortages(&mut self, now: Nanos) {
+        let standing = self.steering.standing();
+        let short = standing.sites.iter().filter_map(|site| {
+            let name = &site.spec.name;
+            let since = self.short.get(name).map_or(now, |(_, since)| *since);
+            Some((name.clone(), (shortage(standing, site)?, since)))
+        });
+        self.short = short.collect();
     }
 
     /// Nodes that are not to drain any more are not looked after: what is decided after this begins anew.
@@ -327,7 +345,9 @@ impl<R: Record> Controller<R> {
             let misnamed = self.misnamed.get(name).map(|invalid| invalid.to_string());
             let refusal = self.steering.refusal().map(|why| format!("no node moves: {why}"));
             let kept = kept(&self.steering.kept_out_of_service(now, &site.spec));
-            let shortage = shortage(standing, site);
+            let shortage =
+                self.short.get(name).filter(|(_, since)| now.saturating_sub(*since) >= SHORT_FOR);
+            let shortage = shortage.map(|(told, _)| told.clone());
             SiteView {
                 spec: site.spec.clone(),
                 is_leaving: site.is_leaving,
@@ -442,12 +462,12 @@ fn kept(nodes: &[Name]) -> Option<String> {
     let names: Vec<_> = nodes.iter().map(Name::as_str).collect();
     let told = || {
         let names = names.join(", ");
-        format!("out of service, and needed by its hard guarantee: {names}")
+        format!("out of service, and needed for its hard guarantee: {names}")
     };
     (!names.is_empty()).then(told)
 }
 
-/// What keeps nodes from a site that has less than its hard guarantee.
+/// That a site has less than its hard guarantee, and how all other nodes are.
 fn shortage(standing: &Standing, hosted: &HostedSite) -> Option<String> {
     let HostedSite { spec, is_leaving } = hosted;
     let (has, others): (Vec<_>, Vec<_>) =
@@ -456,22 +476,23 @@ fn shortage(standing: &Standing, hosted: &HostedSite) -> Option<String> {
     if *is_leaving || has.len() >= hard {
         return None;
     }
-    let mut reasons: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let mut others_by = BTreeMap::<String, usize>::new();
     for node in others {
-        let why = match &node.site {
+        let how = match &node.site {
             _ if node.is_out_of_service => "out of service".into(),
-            _ if !node.is_there => "away".into(),
+            _ if !node.is_connected => "away".into(),
             _ if !node.fits(spec) => "with too little CPU free".into(),
             Some(other) => format!("of {other}"),
-            // It is about to come.
-            None => continue,
+            None => "free".into(),
         };
-        reasons.entry(why).or_default().push(node.name.as_str());
+        *others_by.entry(how).or_default() += 1;
     }
-    let reasons = reasons.iter().map(|(why, nodes)| format!("{} {why}", nodes.join(", ")));
-    let reasons: Vec<_> = reasons.collect();
-    let reasons = if reasons.is_empty() { "none".into() } else { reasons.join("; ") };
-    Some(format!("{} of {hard} nodes that it is to have for certain; others: {reasons}", has.len()))
+    let others: Vec<_> = others_by.iter().map(|(how, count)| format!("{count} {how}")).collect();
+    let others = if others.is_empty() { "none".into() } else { others.join(", ") };
+    Some(format!(
+        "has {} of the {hard} nodes that it is to have for certain; others: {others}",
+        has.len()
+    ))
 }
 
 fn node_view((node, known): (&NodeStanding, &NodeLoad)) -> NodeView {

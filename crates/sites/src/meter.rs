@@ -218,7 +218,7 @@ mod tests {
             name,
             address: None,
             site,
-            is_there: true,
+            is_connected: true,
             is_out_of_service: false,
             cpu,
             cpu_free: cpu,

@@ -23,8 +23,8 @@ pub struct NodeStanding {
     pub address: Option<Ipv4Addr>,
     /// The site that it serves.
     pub site: Option<Name>,
-    /// Whether it can be given to a site: its agent is there, and it is in service. A site that has it keeps it.
-    pub is_there: bool,
+    /// Whether its agent is there.
+    pub is_connected: bool,
     /// Whether an operator has taken it out of service: a site that has it gives it back when it can.
     pub is_out_of_service: bool,
     /// Its CPU.
@@ -35,9 +35,14 @@ pub struct NodeStanding {
 }
 
 impl NodeStanding {
+    /// Whether it can be given to a site: its agent is there, and it is in service.
+    pub fn is_there(&self) -> bool {
+        self.is_connected && !self.is_out_of_service
+    }
+
     /// Whether it could be had by a site that is described so.
     pub fn fits(&self, site: &SiteSpec) -> bool {
-        self.is_there && self.cpu_free >= site.cpu_ppm.unwrap_or(self.cpu)
+        self.is_there() && self.cpu_free >= site.cpu_ppm.unwrap_or(self.cpu)
     }
 }
 

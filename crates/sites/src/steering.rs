@@ -28,8 +28,11 @@ const REFUSED_FOR: Nanos = Nanos::from_secs(2);
 /// meanwhile. That is twice as long as the next one may serve nobody, until it is given up as well.
 const LEFT_ALONE_FOR: Nanos = Nanos::from_secs(10);
 
-/// So long a node serves on that is out of service: its site finds another one meanwhile, if there is one.
+/// So long a node serves on that is out of service, and so long after the last change of its site's nodes: that finds others
+/// meanwhile, if there are any.
 const SERVES_ON_FOR: Nanos = Nanos::from_secs(10);
+/// So long at most, whatever changes.
+const SERVES_ON_MOST: Nanos = Nanos::from_secs(60);
 
 /// What balancers keep from being decided, as they were heard at one look.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -60,6 +63,8 @@ pub struct Steering {
     left_alone: BTreeMap<Name, Nanos>,
     /// Since when nodes that serve a site are out of service.
     out_since: BTreeMap<Name, Nanos>,
+    /// Of sites with such nodes: what else serves them, and since when that is so and nothing is on its way to them.
+    settled: BTreeMap<Name, (BTreeSet<Name>, Nanos)>,
     changes: Vec<Change>,
     /// The record says what is not believed here yet: it is begun anew when no change is asked for.
     is_waiting: bool,
@@ -140,15 +145,14 @@ impl Steering {
         self.take_out(now, &hindrances.failing);
     }
 
-    /// Nodes of a site that are out of service, and serve on for so long that it has found no other: without them it has fewer
-    /// than its hard guarantee.
+    /// Nodes of a site that are out of service, and would have left it by now: its hard guarantee needs them. None where all
+    /// nodes are out of service.
     pub fn kept_out_of_service(&self, now: Nanos, site: &SiteSpec) -> Vec<Name> {
-        if self.can_do_without(site) {
+        if !self.is_any_in_service() || self.can_spare(site) > 0 {
             return Vec::new();
         }
         let of_it = self.out_of_service(&site.name).map(|node| &node.name);
-        let is_kept = |node: &&Name| !self.moves.contains_key(*node) && self.is_overdue(now, node);
-        of_it.filter(is_kept).cloned().collect()
+        of_it.filter(|node| self.out_for(now, node) >= SERVES_ON_FOR).cloned().collect()
     }
 
     /// Sites that stay.
@@ -275,7 +279,7 @@ impl Steering {
     fn barred(&self, failing: &BTreeSet<Name>) -> BTreeSet<NodeIndex> {
         let gives_none = |site: &Name| failing.contains(site) || self.left_alone.contains_key(site);
         let is_barred = |node: &NodeStanding| {
-            !node.is_there
+            !node.is_there()
                 || self.refused.contains_key(&node.name)
                 || node.site.as_ref().is_some_and(gives_none)
         };
@@ -302,7 +306,7 @@ impl Steering {
         let is_asked_for = |(node, index): &(&NodeStanding, NodeIndex)| {
             !barred.contains(index)
                 && !self.moves.contains_key(&node.name)
-                && self.place(node) != Place::Down
+                && matches!(self.place(node), Place::Spare | Place::Serving(_))
         };
         let of_node = |(node, index): (&NodeStanding, NodeIndex)| {
             let unfit = specs.iter().filter(|((spec, lacked), _)| is_unfit(node, spec, *lacked));
@@ -313,59 +317,98 @@ impl Steering {
         nodes.filter(is_asked_for).filter_map(of_node).collect()
     }
 
-    /// Nodes that a site has and that are out of service.
+    /// Nodes that a site has, that are out of service, and that are not on their way.
     fn out_of_service(&self, site: &Name) -> impl Iterator<Item = &NodeStanding> {
         let nodes = self.standing.nodes.iter();
-        nodes.filter(move |node| node.is_out_of_service && node.site.as_ref() == Some(site))
+        nodes.filter(move |node| node.is_out_of_service && self.stays(node, site))
     }
 
-    fn is_overdue(&self, now: Nanos, node: &Name) -> bool {
-        let since = self.out_since.get(node);
-        since.is_some_and(|since| now.saturating_sub(*since) >= SERVES_ON_FOR)
+    fn stays(&self, node: &NodeStanding, site: &Name) -> bool {
+        node.site.as_ref() == Some(site) && !self.moves.contains_key(&node.name)
     }
 
-    /// Whether a site has its hard guarantee, and a node at least, without those that are out of service.
-    fn can_do_without(&self, site: &SiteSpec) -> bool {
-        let stays = |node: &&NodeStanding| {
-            node.site.as_ref() == Some(&site.name)
-                && !node.is_out_of_service
-                && !self.moves.contains_key(&node.name)
-        };
-        let staying = self.standing.nodes.iter().filter(stays).count();
-        staying >= (site.guarantee.hard as usize).max(1)
+    fn out_for(&self, now: Nanos, node: &Name) -> Nanos {
+        self.out_since.get(node).map_or(Nanos::new(0), |since| now.saturating_sub(*since))
     }
 
-    /// Notes which nodes are out of service; those that are in service again serve on.
+    fn is_any_in_service(&self) -> bool {
+        self.standing.nodes.iter().any(NodeStanding::is_there)
+    }
+
+    /// How many nodes a site has beyond its hard guarantee, and beyond one. What is away may be lost.
+    fn can_spare(&self, site: &SiteSpec) -> usize {
+        let serves = |node: &&NodeStanding| node.is_connected && self.stays(node, &site.name);
+        let serving = self.standing.nodes.iter().filter(serves).count();
+        serving.saturating_sub((site.guarantee.hard as usize).max(1))
+    }
+
+    /// Notes which nodes are out of service. Those that are in service again serve on, and so do those that another site was
+    /// to get, which gets none of these.
     fn follow_service(&mut self, now: Nanos) {
         let is_out = |node: &&NodeStanding| node.is_out_of_service && node.site.is_some();
-        let out: BTreeSet<_> =
-            self.standing.nodes.iter().filter(is_out).map(|node| node.name.clone()).collect();
-        self.out_since.retain(|node, _| out.contains(node));
-        self.moves.retain(|node, moving| {
-            !moving.is_out || moving.phase == Phase::Recording || out.contains(node)
-        });
-        for node in out {
-            self.out_since.entry(node).or_insert(now);
+        let out: BTreeMap<_, _> = self
+            .standing
+            .nodes
+            .iter()
+            .filter(is_out)
+            .filter_map(|node| Some((node.name.clone(), node.site.clone()?)))
+            .collect();
+        self.out_since.retain(|node, _| out.contains_key(node));
+        for node in out.keys() {
+            self.out_since.entry(node.clone()).or_insert(now);
+        }
+        let is_over = |(node, moving): &(&Name, &Moving)| {
+            moving.phase == Phase::Draining
+                && if moving.is_out {
+                    !out.contains_key(*node)
+                } else {
+                    moving.to.is_some() && out.contains_key(*node)
+                }
+        };
+        let over = self.moves.iter().filter(is_over).map(|(node, _)| node.clone());
+        for node in over.collect::<Vec<_>>() {
+            self.call_back(now, &node);
+        }
+        let sites: BTreeSet<_> = out.into_values().collect();
+        self.settled.retain(|site, _| sites.contains(site));
+        for site in sites {
+            let others = self.standing.nodes.iter();
+            let others = others.filter(|node| node.is_there() && self.stays(node, &site));
+            let others: BTreeSet<_> = others.map(|node| node.name.clone()).collect();
+            let is_awaited = self.moves.values().any(|moving| moving.to.as_ref() == Some(&site));
+            let settled = self.settled.entry(site).or_insert_with(|| (BTreeSet::new(), now));
+            if settled.0 != others || is_awaited {
+                *settled = (others, now);
+            }
         }
     }
 
-    /// Nodes that are out of service leave sites that can do without them. The policy counts them no more: what it found their
-    /// sites instead serves by now.
+    /// Nodes that are out of service leave, those first that have been so for longest, as far as their sites have their hard
+    /// guarantees without them. The policy does not count on them any more: what it found their sites instead serves by now.
+    /// Where all nodes are out of service everything stays as it is.
     fn take_out(&mut self, now: Nanos, failing: &BTreeSet<Name>) {
+        if self.out_since.is_empty() || !self.is_any_in_service() {
+            return;
+        }
         let mut leaving = Vec::new();
         for HostedSite { spec, is_leaving } in &self.standing.sites {
-            let is_waited_for =
-                failing.contains(&spec.name) || self.left_alone.contains_key(&spec.name);
-            if *is_leaving || is_waited_for || !self.can_do_without(spec) {
+            let site = &spec.name;
+            if *is_leaving || failing.contains(site) || self.left_alone.contains_key(site) {
                 continue;
             }
+            let settled = self.settled.get(site);
+            let settled_for = settled.map(|(_, since)| now.saturating_sub(*since));
+            let is_settled = settled_for.is_some_and(|passed| passed >= SERVES_ON_FOR);
             let goes = |node: &&NodeStanding| {
-                self.is_overdue(now, &node.name)
-                    && !self.moves.contains_key(&node.name)
+                let out_for = self.out_for(now, &node.name);
+                node.is_connected
                     && !self.refused.contains_key(&node.name)
+                    && (out_for >= SERVES_ON_MOST || (out_for >= SERVES_ON_FOR && is_settled))
             };
-            let going = self.out_of_service(&spec.name).filter(goes);
-            leaving.extend(going.map(|node| (node.name.clone(), spec.name.clone())));
+            let mut going: Vec<_> = self.out_of_service(site).filter(goes).collect();
+            going.sort_by_key(|node| self.out_since.get(&node.name));
+            let going = going.into_iter().take(self.can_spare(spec));
+            leaving.extend(going.map(|node| (node.name.clone(), site.clone())));
         }
         for (node, site) in leaving {
             let why = "it is out of service".into();
@@ -401,12 +444,12 @@ impl Steering {
     fn place(&self, node: &NodeStanding) -> Place {
         let of_pool = |site: &Name| self.sites.iter().position(|name| name == site);
         match &node.site {
-            // One of a site that leaves is nobody's until it is drained, nor is one that is out of service.
-            Some(_) if node.is_out_of_service => Place::Down,
-            Some(site) => {
-                of_pool(site).map_or(Place::Down, |at| Place::Serving(SiteIndex(at as u32)))
-            }
-            None if node.is_there && !self.refused.contains_key(&node.name) => Place::Spare,
+            // One of a site that leaves is nobody's until it is drained.
+            Some(site) => of_pool(site).map_or(Place::Down, |at| {
+                let site = SiteIndex(at as u32);
+                if node.is_out_of_service { Place::Leaving(site) } else { Place::Serving(site) }
+            }),
+            None if node.is_there() && !self.refused.contains_key(&node.name) => Place::Spare,
             None => Place::Down,
         }
     }
@@ -428,8 +471,13 @@ impl Steering {
             if believed == place {
                 continue;
             }
-            if matches!(place, Place::Serving(_)) {
-                return false;
+            match (believed, place) {
+                (Place::Serving(before), Place::Leaving(site)) if before == site => {
+                    pools.happened(now, Event::Leaves(index));
+                    continue;
+                }
+                (_, Place::Serving(_) | Place::Leaving(_)) => return false,
+                (_, Place::Spare | Place::Down) => {}
             }
             // Nothing follows from a death: plans that need the node end.
             pools.happened(now, Event::Died(index));
@@ -548,11 +596,11 @@ mod tests {
     // have most of all nodes; one is away, and one is of a site whose balancer fails.
     #[test]
     fn only_nodes_that_may_be_asked_for_are_told_apart() {
-        let node = |text: &str, site: Option<&str>, is_there| NodeStanding {
+        let node = |text: &str, site: Option<&str>, is_connected| NodeStanding {
             name: name(text),
             address: None,
             site: site.map(name),
-            is_there,
+            is_connected,
             is_out_of_service: false,
             cpu: CpuPpm::from_percent(100),
             cpu_free: CpuPpm::from_percent(30),

@@ -56,7 +56,7 @@ fn standing(specs: &[SiteSpec]) -> Standing {
         name: format!("n{number}").parse().unwrap(),
         address: Some(address(number)),
         site: site(number),
-        is_there: true,
+        is_connected: true,
         is_out_of_service: false,
         cpu,
         cpu_free: cpu,

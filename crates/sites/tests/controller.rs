@@ -95,7 +95,7 @@ impl World {
             name: node.server.name.clone(),
             address: None,
             site: Some(if at == 0 { "shop" } else { "blog" }.parse().unwrap()),
-            is_there: true,
+            is_connected: true,
             is_out_of_service: false,
             cpu,
             cpu_free: cpu,
@@ -210,7 +210,7 @@ fn nodes_that_are_out_of_service_leave_sites_that_can_do_without_them() {
     let mut controller = world.settled();
     let load = Load::start(&world.haproxy.sites, 15.0);
     for node in &mut world.record.0.lock().unwrap().standing.nodes[..2] {
-        (node.is_out_of_service, node.is_there) = (true, false);
+        node.is_out_of_service = true;
     }
     world.until("the blog gives its node", &mut controller, || world.count("blog") == 1);
     let nodes = world.record.0.lock().unwrap().standing.nodes.clone();
@@ -218,7 +218,7 @@ fn nodes_that_are_out_of_service_leave_sites_that_can_do_without_them() {
     assert_eq!(sites.collect::<Vec<_>>(), [Some("shop"), None, Some("blog")]);
     world.end(&mut controller, [load]);
     let told: Vec<_> = controller.overview().sites.iter().map(|site| &site.problems).collect();
-    let kept = format!("out of service, and needed by its hard guarantee: {}", nodes[0].name);
+    let kept = format!("out of service, and needed for its hard guarantee: {}", nodes[0].name);
     assert_eq!(told, [&vec![], &vec![kept]]);
 }
 

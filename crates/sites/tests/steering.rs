@@ -72,7 +72,7 @@ impl World {
             name: name_of(n),
             address: None,
             site: None,
-            is_there: true,
+            is_connected: true,
             is_out_of_service: false,
             cpu,
             cpu_free: cpu,
@@ -104,7 +104,7 @@ impl World {
         let change = self.asked.swap_remove(at);
         let is_spared = self.is_spared(&change);
         let node = self.record.nodes.iter_mut().find(|node| node.name == change.node).unwrap();
-        let is_there = node.site == change.from && (change.from.is_some() || node.is_there);
+        let is_there = node.site == change.from && (change.from.is_some() || node.is_there());
         let outcome = if is_there && is_spared && !self.random.is_one_in(5) {
             node.site.clone_from(&change.to);
             Ok(())
@@ -135,12 +135,9 @@ impl World {
             // A node dies with what it serves, or comes back.
             0..=2 => {
                 self.record.nodes[node].site = None;
-                self.record.nodes[node].is_there = false;
+                self.record.nodes[node].is_connected = false;
             }
-            3..=9 => {
-                let node = &mut self.record.nodes[node];
-                node.is_there = !node.is_out_of_service;
-            }
+            3..=9 => self.record.nodes[node].is_connected = true,
             10 => {
                 let site = self.random.below(3) as usize;
                 let name = self.record.sites[site].spec.name.clone();
@@ -165,8 +162,9 @@ impl World {
             31..=33 => {
                 let node = &mut self.record.nodes[node];
                 node.is_out_of_service = !node.is_out_of_service;
-                node.is_there = !node.is_out_of_service;
             }
+            // An agent is away, and its node not lost yet.
+            34 => self.record.nodes[node].is_connected = false,
             _ => {}
         }
     }
@@ -315,7 +313,7 @@ fn when_nothing_happens_any_more_everybody_has_the_hard_guarantee() {
         (0..500).for_each(|_| world.step());
         world.record.sites.iter_mut().for_each(|site| site.is_leaving = false);
         for node in &mut world.record.nodes {
-            (node.is_there, node.cpu_free) = (true, node.cpu);
+            (node.is_connected, node.cpu_free) = (true, node.cpu);
             node.is_out_of_service = false;
         }
         for _ in 0..400 {
@@ -583,26 +581,34 @@ fn a_cluster_that_is_too_small_by_now_moves_nothing_and_says_why() {
     assert_eq!(follow(&mut world), (true, None, true), "the others get theirs");
 }
 
-/// A blog that has one of two nodes, and may have one alone; the other one is a spare, if it is there.
-fn a_blog_and_perhaps_a_spare(is_there: bool) -> World {
+/// A blog that has the first ones of so many nodes, and is to have so many for certain; the others are spares.
+fn a_blog(has: usize, hard: u32, nodes: usize) -> World {
     let mut world = World::new(0);
     let mut blog = site("blog", 1);
-    blog.spec.guarantee = Guarantee { hard: 1, soft: 1, max: 1 };
+    blog.spec.guarantee = Guarantee { hard, soft: hard, max: hard.max(has as u32) };
     world.record.sites = vec![blog];
-    world.record.nodes.truncate(2);
-    world.record.nodes[0].site = Some(name("blog"));
-    world.record.nodes[1].is_there = is_there;
-    world.look(Nanos::new(0));
+    world.record.nodes.truncate(nodes);
+    for node in &mut world.record.nodes[..has] {
+        node.site = Some(name("blog"));
+    }
+    assert_eq!(world.look(Nanos::new(0)), []);
     world
 }
 
+const SECOND: Nanos = Nanos::from_secs(1);
+
 impl World {
-    /// Looks after so long, and has recorded at once what is asked for; which nodes came and went.
-    fn look(&mut self, after: Nanos) -> Vec<(String, Option<Name>)> {
+    /// Looks after so long.
+    fn decide(&mut self, after: Nanos) {
         self.now = self.now.saturating_add(after);
         self.steering.follow(self.now, self.record.clone()).unwrap();
         let loads = Loads::silent(self.steering.sites().len(), self.record.nodes.len(), LOOK);
         self.steering.decide(self.now, &loads, &Hindrances::default());
+    }
+
+    /// The same, and has recorded at once what is asked for; which nodes went where.
+    fn look(&mut self, after: Nanos) -> Vec<(String, Option<Name>)> {
+        self.decide(after);
         for node in self.steering.draining().into_keys() {
             self.steering.drained(&node, None);
         }
@@ -615,9 +621,16 @@ impl World {
         changes.into_iter().map(|change| (change.node.to_string(), change.to)).collect()
     }
 
+    /// What happens in so many seconds, and in which.
+    fn watch(&mut self, seconds: usize) -> Vec<(usize, String, Option<Name>)> {
+        let at = |(second, moves): (usize, Vec<_>)| {
+            moves.into_iter().map(move |(node, to)| (second, node, to))
+        };
+        (1..=seconds).map(|second| (second, self.look(SECOND))).flat_map(at).collect()
+    }
+
     fn put_out_of_service(&mut self, node: usize, is_out: bool) {
-        let node = &mut self.record.nodes[node];
-        (node.is_out_of_service, node.is_there) = (is_out, !is_out);
+        self.record.nodes[node].is_out_of_service = is_out;
     }
 
     fn kept(&self) -> Vec<String> {
@@ -630,49 +643,111 @@ impl World {
 // one node alone.
 #[test]
 fn a_node_that_is_out_of_service_is_replaced_and_leaves() {
-    let (mut world, second) = (a_blog_and_perhaps_a_spare(true), Nanos::from_secs(1));
-    assert_eq!(world.look(second), []);
+    let mut world = a_blog(1, 1, 2);
     world.put_out_of_service(0, true);
     assert_eq!(world.look(LOOK), [("n1".into(), Some(name("blog")))]);
-    let left = (0..12).find(|_| world.look(second) == [("n0".into(), None)]);
-    assert_eq!(left, Some(9), "some seconds are for another node");
-    assert_eq!(world.count(&name("blog")), 1);
+    // Some seconds are for others that it may need.
+    assert_eq!(world.watch(30), [(11, "n0".into(), None)]);
     // When it is back nobody needs it.
     world.put_out_of_service(0, false);
-    assert!((0..12).all(|_| world.look(second) == []));
+    assert_eq!(world.watch(30), []);
+}
+
+// Goal: a site that may have one node does not keep the one that came for another which is in service again.
+#[test]
+fn a_site_gives_back_what_it_has_beyond_its_most() {
+    let mut world = a_blog(1, 1, 2);
+    world.put_out_of_service(0, true);
+    assert_eq!(world.look(LOOK), [("n1".into(), Some(name("blog")))]);
+    world.put_out_of_service(0, false);
+    assert_eq!(world.watch(30).len(), 1);
+    assert_eq!(world.count(&name("blog")), 1);
 }
 
 // Goal: what a site has by its hard guarantee serves on although it is out of service, as people are told, until there is
-// another. Method: the other one is there later.
+// another that can be had, and is there: what is away may be lost.
 #[test]
 fn a_site_keeps_the_last_node_that_it_has_until_there_is_another() {
-    let (mut world, second) = (a_blog_and_perhaps_a_spare(false), Nanos::from_secs(1));
+    let mut world = a_blog(1, 1, 2);
+    world.record.nodes[1].cpu_free = CpuPpm::from_percent(0);
     world.put_out_of_service(0, true);
-    assert_eq!(world.look(second), []);
+    assert_eq!(world.watch(5), []);
     assert!(world.kept().is_empty(), "it may yet find one");
-    assert!((0..20).all(|_| world.look(second) == []));
+    assert_eq!(world.watch(90), []);
     assert_eq!(world.kept(), ["n0"]);
-    world.record.nodes[1].is_there = true;
-    let mut moves = world.look(second);
-    moves.extend(world.look(LOOK));
-    assert_eq!(moves, [("n1".into(), Some(name("blog"))), ("n0".into(), None)]);
+    world.record.nodes[1].cpu_free = CpuPpm::from_percent(100);
+    assert_eq!(world.look(LOOK), [("n1".into(), Some(name("blog")))]);
+    world.record.nodes[1].is_connected = false;
+    assert_eq!(world.watch(30), []);
+    world.record.nodes[1].is_connected = true;
+    assert_eq!(world.look(SECOND), [("n0".into(), None)], "it has waited for a minute");
     assert!(world.kept().is_empty());
+}
+
+// Goal: as many leave as the guarantee leaves, those first that were taken out first; where all are out of service, as before
+// an upgrade, everything stays as it is.
+#[test]
+fn as_many_leave_as_the_guarantee_leaves() {
+    let mut world = a_blog(3, 2, 3);
+    world.put_out_of_service(1, true);
+    assert_eq!(world.watch(5), []);
+    world.put_out_of_service(0, true);
+    assert_eq!(world.watch(60), [(11, "n1".into(), None)]);
+    assert_eq!(world.kept(), ["n0"]);
+    let mut world = a_blog(3, 1, 3);
+    (0..3).for_each(|node| world.put_out_of_service(node, true));
+    assert_eq!(world.watch(90), []);
+    assert!(world.kept().is_empty(), "nobody wants them");
+}
+
+// Goal: what its site cannot do without yet, since others are on their way to it, serves on, and not for ever.
+#[test]
+fn a_node_does_not_leave_while_another_is_on_its_way_and_does_after_a_minute() {
+    let mut world = a_blog(2, 1, 4);
+    world.record.sites[0].spec.guarantee = Guarantee { hard: 2, soft: 2, max: 3 };
+    world.look(SECOND);
+    world.put_out_of_service(0, true);
+    world.decide(SECOND);
+    let asked = world.steering.take_changes();
+    assert!(matches!(&asked[..], [change] if change.node == name("n2")), "{asked:?}");
+    // That is not answered for long.
+    assert_eq!(world.watch(30), []);
+    world.steering.answered(world.now, WallTime::default(), &name("n2"), Ok(()));
+    world.record.nodes[2].site = Some(name("blog"));
+    assert_eq!(world.watch(30), [(11, "n0".into(), None)]);
 }
 
 // Goal: whoever is in service again before it has left serves on.
 #[test]
 fn a_node_that_is_back_in_service_does_not_drain_any_longer() {
-    let mut world = a_blog_and_perhaps_a_spare(true);
+    let mut world = a_blog(1, 1, 2);
+    world.record.sites[0].spec.guarantee.max = 2;
     world.put_out_of_service(0, true);
     world.look(LOOK);
-    world.now = world.now.saturating_add(Nanos::from_secs(20));
-    world.steering.follow(world.now, world.record.clone()).unwrap();
-    let loads = Loads::silent(1, 2, LOOK);
-    world.steering.decide(world.now, &loads, &Hindrances::default());
+    world.watch(10);
+    world.decide(SECOND);
     assert!(world.steering.draining().contains_key(&name("n0")));
     world.put_out_of_service(0, false);
-    world.steering.follow(world.now, world.record.clone()).unwrap();
+    world.decide(LOOK);
     assert!(world.steering.draining().is_empty());
     let serves = (name("n0"), Traffic::On(Weight::FULL));
     assert!(world.steering.traffic(&name("blog")).contains(&serves));
+}
+
+// Goal: a node that drains for another site when it is taken out of service is asked for in vain: it serves on, and the other
+// site gets another one.
+#[test]
+fn what_drains_for_another_site_is_out_of_service_for_that_too() {
+    let mut world = a_blog(2, 1, 3);
+    world.record.sites.push(site("shop", 1));
+    world.record.sites[1].spec.guarantee = Guarantee { hard: 1, soft: 1, max: 1 };
+    world.record.nodes[2].cpu_free = CpuPpm::from_percent(0);
+    world.decide(LOOK);
+    let (drains, from) = world.steering.draining().pop_first().unwrap();
+    assert_eq!(from, name("blog"));
+    let (at, other) = if drains == name("n0") { (0, "n1") } else { (1, "n0") };
+    world.put_out_of_service(at, true);
+    world.record.nodes[2].cpu_free = CpuPpm::from_percent(100);
+    assert_eq!(world.look(LOOK), [("n2".into(), Some(name("shop")))]);
+    assert!(world.steering.draining().is_empty(), "not {other} either");
 }

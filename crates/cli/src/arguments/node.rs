@@ -11,8 +11,8 @@ pub enum NodeCommand {
     ///
     /// Whoever asks for such a node is refused, and told the reason. What is granted there is enforced, and may be cancelled,
     /// shortened, and changed otherwise, but not prolonged. What is lost elsewhere is not moved there. Web sites give such
-    /// nodes back after ten seconds, without losing a request, as far as they have their hard guarantees without them. Said
-    /// again, it gives another reason.
+    /// nodes back after ten seconds, without losing a request, as far as their hard guarantees are kept; where all nodes are
+    /// out of service they keep theirs. Said again, it gives another reason.
     #[command(after_help = manual::NODE_DRAIN)]
     Drain(DrainArguments),
     /// Have nodes get reservations again that were drained

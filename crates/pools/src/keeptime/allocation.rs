@@ -91,8 +91,16 @@ pub fn allocate(
         plans.push(Plan { site: claim.site, reason: claim.rank.into(), steps });
     }
     for site in view.pool.site_indices() {
-        let step = draft.dispensable(site).and_then(|kind| draft.take(Some(site), None, kind));
-        plans.extend(step.map(|step| Plan::direct(site, Reason::LowLoad, step)));
+        // What is beyond the most goes at once, other nodes one by one.
+        loop {
+            let is_beyond = draft.has_too_many(site);
+            let step = draft.dispensable(site).and_then(|kind| draft.take(Some(site), None, kind));
+            let Some(step) = step else { break };
+            plans.push(Plan::direct(site, Reason::LowLoad, step));
+            if !is_beyond {
+                break;
+            }
+        }
     }
     plans
 }

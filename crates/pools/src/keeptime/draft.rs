@@ -56,7 +56,7 @@ pub(super) struct Claim {
 pub(super) enum Loss {
     /// It serves nobody.
     Spare,
-    /// It was not needed lately.
+    /// It was not needed lately, or its giver may not have it.
     Idle,
     /// It is not needed now, but was lately.
     Held,
@@ -185,7 +185,7 @@ impl<'a> Draft<'a> {
             return None;
         }
         let rest = capacity.saturating_sub(worth);
-        Some(if rest >= need.held.max(need.now) {
+        Some(if rest >= need.held.max(need.now) || self.has_too_many(site) {
             Loss::Idle
         } else if rest >= need.now {
             Loss::Held
@@ -197,18 +197,25 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// A kind of which `site` has a node that it has not needed for long, beyond its soft guarantee: the one that is worth
-    /// least to it.
+    /// A kind of which `site` has a node that it has not needed for long, beyond its soft guarantee, or one more than it may
+    /// have: the one that is worth least to it.
     pub fn dispensable(&self, site: SiteIndex) -> Option<KindIndex> {
         let guarantee = self.view.pool.site(site).guarantee;
-        let lasting = self.needs[site.0 as usize].lasting?;
         let Expected { staying, nodes, capacity } = self.sites[site.0 as usize];
-        let kept = guarantee.soft.max(guarantee.hard);
-        if staying.min(nodes) <= kept {
+        if staying.min(nodes) <= guarantee.soft.max(guarantee.hard) {
             return None;
         }
         let kind = self.kinds(Some(site)).min_by_key(|kind| self.worth(site, *kind))?;
-        (capacity.saturating_sub(self.worth(site, kind)) >= lasting).then_some(kind)
+        let lasting = self.needs[site.0 as usize].lasting;
+        let rest = capacity.saturating_sub(self.worth(site, kind));
+        let is_unneeded = lasting.is_some_and(|lasting| rest >= lasting);
+        (is_unneeded || self.has_too_many(site)).then_some(kind)
+    }
+
+    /// Whether `site` has, and will have, more nodes than it may.
+    pub fn has_too_many(&self, site: SiteIndex) -> bool {
+        let Expected { staying, nodes, .. } = self.sites[site.0 as usize];
+        staying.min(nodes) > self.view.pool.site(site).guarantee.max
     }
 
     /// Whether `claim` may cause such a loss.
