@@ -105,6 +105,8 @@ struct Engines {
     answers: Sender<Answered>,
     /// Of each node: one changes its reservation at a time.
     turns: BTreeMap<Name, Turn>,
+    /// Of all that sites give back: each is decided on what the one before has left.
+    giving_back: Turn,
     /// When it was last looked which nodes are held otherwise than their sites are described.
     compared: Option<Instant>,
 }
@@ -117,7 +119,8 @@ type Answered = (Name, Result<(), String>);
 impl Engines {
     fn new(core: Core, runtime: Runtime) -> Self {
         let (answers, answered) = channel();
-        Self { core, runtime, answered, answers, turns: BTreeMap::new(), compared: None }
+        let (turns, giving_back) = (BTreeMap::new(), Turn::default());
+        Self { core, runtime, answered, answers, turns, giving_back, compared: None }
     }
 
     fn turn(&mut self, node: &Name) -> Turn {
@@ -154,8 +157,13 @@ impl Record for Engines {
     fn ask(&mut self, change: &Change) {
         let (core, change, answers) = (self.core.clone(), change.clone(), self.answers.clone());
         let turn = self.turn(&change.node);
+        let giving_back = change.to.is_none().then(|| Arc::clone(&self.giving_back));
         self.runtime.spawn(async move {
             let _turn = turn.lock().await;
+            let _giving_back = match &giving_back {
+                Some(turn) => Some(turn.lock().await),
+                None => None,
+            };
             let outcome = carry_out(&core, &change).await;
             // If the loop has ended, its successor reads what is recorded.
             drop(answers.send((change.node, outcome)));
@@ -203,7 +211,7 @@ async fn carry_out(core: &Core, change: &Change) -> Result<(), String> {
         }
         let Some(site) = to else {
             let (handle, site) = held.ok_or("it serves no site")?;
-            check_spared(engine, site)?;
+            check_spared(engine, site, &node)?;
             return Ok(Call::Cancel { handle });
         };
         let held = held.map(|(handle, _)| handle);
@@ -220,19 +228,15 @@ async fn carry_out(core: &Core, change: &Change) -> Result<(), String> {
     core.call(caller, call).await.map_err(told)?.map(drop).map_err(told)
 }
 
-/// A site may have lost nodes since it was decided that it can do without one of them, or be about to: those that are away.
-fn check_spared(engine: &Engine, site: &Name) -> Result<(), String> {
+/// A site may have lost nodes since it was decided that it can do without one of them.
+fn check_spared(engine: &Engine, site: &Name, node: &Name) -> Result<(), String> {
     let staying = engine.book().sites().get(site).filter(|site| !site.is_leaving);
-    let Some(staying) = staying else { return Ok(()) };
-    let (cluster, hard) = (engine.cluster(), staying.spec.guarantee.hard as usize);
-    let serves = |node: &NodeIndex| {
-        let held = engine.book().site_node(cluster.name(*node));
-        held.is_some_and(|(_, held)| held.site == *site) && engine.is_connected(*node)
-    };
-    if cluster.topology().node_indices().filter(serves).count() > hard {
+    let hard = staying.map_or(0, |site| site.spec.guarantee.hard);
+    let others = engine.others_of_site(site, node);
+    if others >= hard as usize {
         return Ok(());
     }
-    Err(format!("{site} has no more than the {hard} that it keeps for certain"))
+    Err(format!("{site} keeps {hard} nodes for certain: without this one {others} are there"))
 }
 
 /// What a site is to have of a node, by how it is described now.

@@ -177,6 +177,10 @@ impl Holdings {
         *self.place_mut(node) = Place::Leaving(site);
     }
 
+    pub(crate) fn set_serving(&mut self, node: NodeIndex, site: SiteIndex) {
+        *self.place_mut(node) = Place::Serving(site);
+    }
+
     pub(crate) fn set_spare(&mut self, node: NodeIndex) {
         *self.place_mut(node) = Place::Spare;
     }

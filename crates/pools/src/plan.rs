@@ -36,6 +36,8 @@ pub enum Reason {
     HighLoad,
     /// The site was found to have more than it needs.
     LowLoad,
+    /// The site has more than it may.
+    BeyondMost,
 }
 
 /// Moves that belong together: each begins when the one before it has ended, and all their nodes are
@@ -82,6 +84,7 @@ impl fmt::Display for Reason {
             Self::BelowNeed => "needs more, beyond its soft guarantee",
             Self::HighLoad => "its nodes are busy",
             Self::LowLoad => "its nodes are idle",
+            Self::BeyondMost => "has more nodes than it may",
         })
     }
 }

@@ -35,6 +35,8 @@ pub enum Event {
     Returned(NodeIndex),
     /// It will be taken away from the site that it serves, and serves on until then: nobody counts on it.
     Leaves(NodeIndex),
+    /// It will not be taken away any more.
+    Stays(NodeIndex),
 }
 
 /// A plan whose step `at` is under way.
@@ -142,6 +144,14 @@ impl Pools {
                     // Plans that need it end.
                     self.die(node);
                     self.holdings.set_leaving(node, site);
+                }
+                None
+            }
+            Event::Stays(node) => {
+                if let (Place::Leaving(site), None) =
+                    (self.holdings.place(node), self.holdings.reservation(node))
+                {
+                    self.holdings.set_serving(node, site);
                 }
                 None
             }

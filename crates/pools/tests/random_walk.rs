@@ -27,6 +27,7 @@ enum Happening {
     Die(Index),
     Return(Index),
     Leave(Index),
+    Stay(Index),
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -41,6 +42,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => any::<Index>().prop_map(Happening::Die),
         2 => any::<Index>().prop_map(Happening::Return),
         1 => any::<Index>().prop_map(Happening::Leave),
+        1 => any::<Index>().prop_map(Happening::Stay),
     ]
 }
 
@@ -90,6 +92,7 @@ fn apply(pools: &mut Pools, now: Nanos, happening: &Happening) {
         Happening::Die(index) => Some(Event::Died(node(index))),
         Happening::Return(index) => Some(Event::Returned(node(index))),
         Happening::Leave(index) => Some(Event::Leaves(node(index))),
+        Happening::Stay(index) => Some(Event::Stays(node(index))),
     };
     if let Some(event) = event {
         pools.happened(now, event);

@@ -142,6 +142,21 @@ fn what_a_site_has_beyond_its_most_is_given_back_at_once() {
     assert_eq!(serving(&pools), [2], "though it needs them");
 }
 
+/// It would be without any, if those that are away do not come back.
+#[test]
+fn nodes_that_may_not_be_there_are_not_beyond_the_most() {
+    let guarantee = Guarantee { hard: 1, soft: 1, max: 1 };
+    let pool = pool(&[2], vec![site(0, guarantee, 1, &[1_000])]);
+    let places = vec![Place::Serving(SiteIndex(0)); 2];
+    let needs = Fixed::new(vec![need(1)]);
+    let mut pools = Pools::new(pool.clone(), places, Box::new(needs));
+    pools.bar(&[NodeIndex(0)].into());
+    assert_eq!(pools.decide(at(0), &busy(&pool)), []);
+    pools.bar(&[].into());
+    let moves = pools.decide(at(1), &busy(&pool));
+    assert!(matches!(&moves[..], [m] if m.reason == Reason::BeyondMost), "{moves:?}");
+}
+
 /// Nobody counts on it: its site gets another one for its guarantee, and one that was to take it does not.
 #[test]
 fn a_node_that_will_be_taken_away_counts_for_nothing() {
@@ -166,6 +181,8 @@ fn a_node_that_will_be_taken_away_counts_for_nothing() {
     assert_eq!(pools.happened(at(1), Event::Arrived(second.node)), None);
     finish(&mut pools, at(1), vec![*first]);
     assert_eq!(serving(&pools), [1, 1]);
+    pools.happened(at(2), Event::Stays(second.node));
+    assert_eq!(serving(&pools), [1, 2]);
 }
 
 /// Who takes missing numbers for zero takes nodes away from the site that has the most to do.

@@ -426,7 +426,7 @@ fn hindrances(
 ) -> Hindrances {
     // Of those that are named wrongly nobody knows what their balancers do.
     let failing = misnamed.keys().cloned().collect();
-    let mut hindrances = Hindrances { failing, lacking: BTreeMap::new() };
+    let mut hindrances = Hindrances { failing, ..Hindrances::default() };
     for (site, sights) in sights {
         if sights.iter().any(|sight| sight.failure().is_some()) {
             hindrances.failing.insert(site.clone());
@@ -435,6 +435,11 @@ fn hindrances(
             sights.iter().flat_map(|sight| &sight.lacking).cloned().collect();
         if !lacking.is_empty() {
             hindrances.lacking.insert(site.clone(), lacking);
+        }
+        let observed = sights.iter().flat_map(|sight| &sight.observed);
+        let down: BTreeSet<_> = observed.flat_map(|observed| &observed.down).cloned().collect();
+        if !down.is_empty() {
+            hindrances.down.insert(site.clone(), down);
         }
     }
     hindrances

@@ -31,7 +31,7 @@ const LEFT_ALONE_FOR: Nanos = Nanos::from_secs(10);
 /// So long a node serves on that is out of service, and so long after the last change of its site's nodes: that finds others
 /// meanwhile, if there are any.
 const SERVES_ON_FOR: Nanos = Nanos::from_secs(10);
-/// So long at most, whatever changes.
+/// So long at most after its site could spare one first, whatever changes.
 const SERVES_ON_MOST: Nanos = Nanos::from_secs(60);
 
 /// What balancers keep from being decided, as they were heard at one look.
@@ -42,6 +42,8 @@ pub struct Hindrances {
     pub failing: BTreeSet<Name>,
     /// Nodes that a balancer of a site lacks, by sites: these do not get them.
     pub lacking: BTreeMap<Name, BTreeSet<Name>>,
+    /// Nodes that a balancer of their site finds not to answer, by sites: these are none that it has left when others leave it.
+    pub down: BTreeMap<Name, BTreeSet<Name>>,
 }
 
 /// The nodes and sites of one cluster.
@@ -65,6 +67,10 @@ pub struct Steering {
     out_since: BTreeMap<Name, Nanos>,
     /// Of sites with such nodes: what else serves them, and since when that is so and nothing is on its way to them.
     settled: BTreeMap<Name, (BTreeSet<Name>, Nanos)>,
+    /// Since when sites with such nodes can spare some.
+    sparing_since: BTreeMap<Name, Nanos>,
+    /// See [`Hindrances::down`].
+    down: BTreeMap<Name, BTreeSet<Name>>,
     changes: Vec<Change>,
     /// The record says what is not believed here yet: it is begun anew when no change is asked for.
     is_waiting: bool,
@@ -133,6 +139,7 @@ impl Steering {
         if self.is_waiting {
             return;
         }
+        self.down.clone_from(&hindrances.down);
         self.call_back_lacked(now, &hindrances.lacking);
         let barred = self.barred(&hindrances.failing);
         let unfit = self.unfit(&hindrances.lacking, &barred);
@@ -335,11 +342,18 @@ impl Steering {
         self.standing.nodes.iter().any(NodeStanding::is_there)
     }
 
-    /// How many nodes a site has beyond its hard guarantee, and beyond one. What is away may be lost.
+    /// How many nodes a site has that are not on their way, and answer: what is away may be lost.
+    fn answering(&self, site: &Name) -> usize {
+        let is_down = |node: &Name| self.down.get(site).is_some_and(|down| down.contains(node));
+        let answers = |node: &&NodeStanding| {
+            node.is_connected && self.stays(node, site) && !is_down(&node.name)
+        };
+        self.standing.nodes.iter().filter(answers).count()
+    }
+
+    /// How many it has beyond its hard guarantee, and beyond one.
     fn can_spare(&self, site: &SiteSpec) -> usize {
-        let serves = |node: &&NodeStanding| node.is_connected && self.stays(node, &site.name);
-        let serving = self.standing.nodes.iter().filter(serves).count();
-        serving.saturating_sub((site.guarantee.hard as usize).max(1))
+        self.answering(&site.name).saturating_sub(least(site))
     }
 
     /// Notes which nodes are out of service. Those that are in service again serve on, and so do those that another site was
@@ -375,7 +389,7 @@ impl Steering {
             let others = self.standing.nodes.iter();
             let others = others.filter(|node| node.is_there() && self.stays(node, &site));
             let others: BTreeSet<_> = others.map(|node| node.name.clone()).collect();
-            let is_awaited = self.moves.values().any(|moving| moving.to.as_ref() == Some(&site));
+            let is_awaited = self.is_awaited(&site);
             let settled = self.settled.entry(site).or_insert_with(|| (BTreeSet::new(), now));
             if settled.0 != others || is_awaited {
                 *settled = (others, now);
@@ -383,27 +397,50 @@ impl Steering {
         }
     }
 
+    /// Whether a node is on its way to `site`.
+    fn is_awaited(&self, site: &Name) -> bool {
+        self.moves.values().any(|moving| moving.to.as_ref() == Some(site))
+    }
+
+    fn note_who_can_spare(&mut self, now: Nanos) {
+        let sites = self.standing.sites.iter().map(|hosted| &hosted.spec);
+        let sparing = sites.filter(|spec| {
+            self.out_of_service(&spec.name).next().is_some() && self.can_spare(spec) > 0
+        });
+        let since = |name: &Name| self.sparing_since.get(name).copied().unwrap_or(now);
+        self.sparing_since = sparing.map(|spec| (spec.name.clone(), since(&spec.name))).collect();
+    }
+
     /// Nodes that are out of service leave, those first that have been so for longest, as far as their sites have their hard
     /// guarantees without them. The policy does not count on them any more: what it found their sites instead serves by now.
     /// Where all nodes are out of service everything stays as it is.
     fn take_out(&mut self, now: Nanos, failing: &BTreeSet<Name>) {
         if self.out_since.is_empty() || !self.is_any_in_service() {
+            self.sparing_since.clear();
             return;
         }
+        self.note_who_can_spare(now);
         let mut leaving = Vec::new();
         for HostedSite { spec, is_leaving } in &self.standing.sites {
             let site = &spec.name;
+            let is_awaited = self.is_awaited(site);
             if *is_leaving || failing.contains(site) || self.left_alone.contains_key(site) {
                 continue;
             }
-            let settled = self.settled.get(site);
-            let settled_for = settled.map(|(_, since)| now.saturating_sub(*since));
-            let is_settled = settled_for.is_some_and(|passed| passed >= SERVES_ON_FOR);
+            let is_for = |since: Option<&Nanos>, least| {
+                since.is_some_and(|since| now.saturating_sub(*since) >= least)
+            };
+            let sparing_since = self.sparing_since.get(site);
+            let settled_since = self.settled.get(site).map(|(_, since)| since);
+            // What was just decided is on its way by now.
+            let is_settled = is_for(settled_since, SERVES_ON_FOR) && !is_awaited;
+            let is_time = is_for(sparing_since, SERVES_ON_FOR) && is_settled
+                || is_for(sparing_since, SERVES_ON_MOST);
             let goes = |node: &&NodeStanding| {
-                let out_for = self.out_for(now, &node.name);
-                node.is_connected
+                is_time
+                    && node.is_connected
                     && !self.refused.contains_key(&node.name)
-                    && (out_for >= SERVES_ON_MOST || (out_for >= SERVES_ON_FOR && is_settled))
+                    && self.out_for(now, &node.name) >= SERVES_ON_FOR
             };
             let mut going: Vec<_> = self.out_of_service(site).filter(goes).collect();
             going.sort_by_key(|node| self.out_since.get(&node.name));
@@ -476,6 +513,10 @@ impl Steering {
                     pools.happened(now, Event::Leaves(index));
                     continue;
                 }
+                (Place::Leaving(before), Place::Serving(site)) if before == site => {
+                    pools.happened(now, Event::Stays(index));
+                    continue;
+                }
                 (_, Place::Serving(_) | Place::Leaving(_)) => return false,
                 (_, Place::Spare | Place::Down) => {}
             }
@@ -504,6 +545,15 @@ impl Steering {
             let drains = |node: &&NodeStanding| self.moves[&node.name].phase == Phase::Draining;
             let of_those = going.into_iter().filter(drains).take(lacking);
             needed.extend(of_those.map(|node| node.name.clone()));
+            // Whoever is out of service can wait for those that are away.
+            let is_out = |(_, moving): &(&Name, &Moving)| {
+                moving.is_out
+                    && moving.phase == Phase::Draining
+                    && moving.from.as_ref() == Some(&site.spec.name)
+            };
+            let lacking = least(&site.spec).saturating_sub(self.answering(&site.spec.name));
+            let out = self.moves.iter().filter(is_out).take(lacking);
+            needed.extend(out.map(|(node, _)| node.clone()));
         }
         needed.iter().for_each(|node| self.call_back(now, node));
     }
@@ -562,6 +612,11 @@ impl Steering {
             self.drained(&node, None);
         }
     }
+}
+
+/// The nodes that a site keeps when others leave it because they are out of service.
+fn least(site: &SiteSpec) -> usize {
+    (site.guarantee.hard as usize).max(1)
 }
 
 fn names(nodes: &[NodeStanding]) -> impl Iterator<Item = &Name> {

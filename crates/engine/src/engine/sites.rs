@@ -9,6 +9,7 @@ use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Handle};
 use keeptime_model::site::{SiteNode, SiteSpec};
+use keeptime_model::topology::NodeIndex;
 use keeptime_pools::pool::Pool;
 
 impl Engine {
@@ -90,13 +91,26 @@ impl Engine {
         let Ask::SiteNode(held) = &old.request.ask else { return Ok(()) };
         let giver = self.book.sites().get(&held.site).filter(|site| !site.is_leaving);
         let Some(giver) = giver.filter(|_| held.site != asked.site) else { return Ok(()) };
-        let (has, hard) = (self.book.nodes_of_site(&held.site), giver.spec.guarantee.hard);
-        if has > hard as usize {
+        let others = self.others_of_site(&held.site, &held.node);
+        let hard = giver.spec.guarantee.hard;
+        if others >= hard as usize {
             return Ok(());
         }
-        let expected =
-            format!("one that {} can spare: it has {has} and keeps {hard} for certain", held.site);
+        let site = &held.site;
+        let expected = format!(
+            "one that {site} can spare: {others} others are there, and it keeps {hard} for certain"
+        );
         Err(Invalid::new("ask.site-node.node", &asked.node, expected))
+    }
+
+    /// How many nodes a site has beside this one whose agents are there: what is away may be lost. O(nodes).
+    pub fn others_of_site(&self, site: &Name, node: &Name) -> usize {
+        let serves = |index: &NodeIndex| {
+            let name = self.cluster.name(*index);
+            let held = self.book.site_node(name).filter(|_| name != node);
+            held.is_some_and(|(_, held)| held.site == *site) && self.agents.is_connected(*index)
+        };
+        self.cluster.topology().node_indices().filter(serves).count()
     }
 
     /// A reservation is over: if it was the last node of a site that leaves, the site is gone.

@@ -96,7 +96,8 @@ pub fn allocate(
             let is_beyond = draft.has_too_many(site);
             let step = draft.dispensable(site).and_then(|kind| draft.take(Some(site), None, kind));
             let Some(step) = step else { break };
-            plans.push(Plan::direct(site, Reason::LowLoad, step));
+            let reason = if is_beyond { Reason::BeyondMost } else { Reason::LowLoad };
+            plans.push(Plan::direct(site, reason, step));
             if !is_beyond {
                 break;
             }

@@ -34,7 +34,9 @@ pub(super) struct Draft<'a> {
 struct Expected {
     /// Nodes that serve it now and that nothing takes away.
     staying: u32,
-    /// These and the ones that come.
+    /// Those of them that no plan may take.
+    barred: u32,
+    /// Those that serve it and stay, and the ones that come.
     nodes: u32,
     /// What those are worth.
     capacity: u32,
@@ -87,7 +89,9 @@ impl<'a> Draft<'a> {
                 draft.sites[site.0 as usize].capacity += view.pool.worth(site, node).thousandths();
             }
             if let (Place::Serving(site), None) = (place, reservation) {
+                let barred = u32::from(view.holdings.is_barred(node));
                 draft.sites[site.0 as usize].staying += 1;
+                draft.sites[site.0 as usize].barred += barred;
             }
         }
         for (node, from) in view.holdings.movable() {
@@ -180,7 +184,7 @@ impl<'a> Draft<'a> {
         let Some(site) = giver else { return Some(Loss::Spare) };
         let guarantee = self.view.pool.site(site).guarantee;
         let need = self.needs[site.0 as usize];
-        let Expected { staying, nodes, capacity } = self.sites[site.0 as usize];
+        let Expected { staying, nodes, capacity, .. } = self.sites[site.0 as usize];
         if staying <= guarantee.hard {
             return None;
         }
@@ -201,7 +205,7 @@ impl<'a> Draft<'a> {
     /// have: the one that is worth least to it.
     pub fn dispensable(&self, site: SiteIndex) -> Option<KindIndex> {
         let guarantee = self.view.pool.site(site).guarantee;
-        let Expected { staying, nodes, capacity } = self.sites[site.0 as usize];
+        let Expected { staying, nodes, capacity, .. } = self.sites[site.0 as usize];
         if staying.min(nodes) <= guarantee.soft.max(guarantee.hard) {
             return None;
         }
@@ -212,10 +216,10 @@ impl<'a> Draft<'a> {
         (is_unneeded || self.has_too_many(site)).then_some(kind)
     }
 
-    /// Whether `site` has, and will have, more nodes than it may.
+    /// Whether `site` has, and will have, more nodes than it may. Those that nobody may take now may not be there.
     pub fn has_too_many(&self, site: SiteIndex) -> bool {
-        let Expected { staying, nodes, .. } = self.sites[site.0 as usize];
-        staying.min(nodes) > self.view.pool.site(site).guarantee.max
+        let Expected { staying, nodes, barred, .. } = self.sites[site.0 as usize];
+        staying.min(nodes).saturating_sub(barred) > self.view.pool.site(site).guarantee.max
     }
 
     /// Whether `claim` may cause such a loss.
