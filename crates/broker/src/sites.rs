@@ -105,8 +105,8 @@ struct Engines {
     answers: Sender<Answered>,
     /// Of each node: one changes its reservation at a time.
     turns: BTreeMap<Name, Turn>,
-    /// Of all that sites give back: each is decided on what the one before has left.
-    giving_back: Turn,
+    /// Of each site that stays: what it gives back is decided on what was left by the node before.
+    giving_back: BTreeMap<Name, Turn>,
     /// When it was last looked which nodes are held otherwise than their sites are described.
     compared: Option<Instant>,
 }
@@ -119,7 +119,7 @@ type Answered = (Name, Result<(), String>);
 impl Engines {
     fn new(core: Core, runtime: Runtime) -> Self {
         let (answers, answered) = channel();
-        let (turns, giving_back) = (BTreeMap::new(), Turn::default());
+        let (turns, giving_back) = (BTreeMap::new(), BTreeMap::new());
         Self { core, runtime, answered, answers, turns, giving_back, compared: None }
     }
 
@@ -157,12 +157,16 @@ impl Record for Engines {
     fn ask(&mut self, change: &Change) {
         let (core, change, answers) = (self.core.clone(), change.clone(), self.answers.clone());
         let turn = self.turn(&change.node);
-        let giving_back = change.to.is_none().then(|| Arc::clone(&self.giving_back));
+        let giver = change.from.clone().filter(|_| change.to.is_none());
+        let giver = giver.map(|site| {
+            let turn = Arc::clone(self.giving_back.entry(site.clone()).or_default());
+            (site, turn)
+        });
         self.runtime.spawn(async move {
             let _turn = turn.lock().await;
-            let _giving_back = match &giving_back {
-                Some(turn) => Some(turn.lock().await),
-                None => None,
+            let _giving_back = match &giver {
+                Some((site, turn)) if stays(&core, site).await => Some(turn.lock().await),
+                _ => None,
             };
             let outcome = carry_out(&core, &change).await;
             // If the loop has ended, its successor reads what is recorded.
@@ -226,6 +230,16 @@ async fn carry_out(core: &Core, change: &Change) -> Result<(), String> {
     };
     let call = core.read(look).await.map_err(told)??;
     core.call(caller, call).await.map_err(told)?.map(drop).map_err(told)
+}
+
+/// Whether a site is there and is not being removed.
+async fn stays(core: &Core, site: &Name) -> bool {
+    let site = site.clone();
+    let look = move |engine: &Engine| {
+        engine.book().sites().get(&site).is_some_and(|hosted| !hosted.is_leaving)
+    };
+    // Without an answer there is none to the change either.
+    core.read(look).await.unwrap_or(false)
 }
 
 /// A site may have lost nodes since it was decided that it can do without one of them.

@@ -105,8 +105,8 @@
 //! network brings, short ones go where they arrive first, and a network that goes down takes nothing
 //! with it. Two that share none are connected over bridges, daemons of nodes on several networks, by
 //! up to [`bridge::routes::ROUTES_MOST`] ways at once: those on which a call is answered soonest, or as long as
-//! nothing answers those over few bridges. They lead over different bridges; those who send much use all networks that
-//! lead to one as well. A network that both share goes before bridges unless a call
+//! nothing answers those over few bridges. They lead over different bridges; those who send much use other networks
+//! that lead to the same ones as well, as far as there is room. A network that both share goes before bridges unless a call
 //! over it takes more than four times as long, and 2 ms at least. Order and delivery hold from end to end: what
 //! is sent is kept until the other context has it, goes again by another way when one is lost, and
 //! arrives once. When there has been no way for ten seconds, the link is broken, and its senders are

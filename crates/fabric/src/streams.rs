@@ -25,7 +25,7 @@ const AGAIN_AT_ONCE: Duration = Duration::from_millis(100);
 const AGAIN_MOST: Duration = Duration::from_secs(32);
 /// How long rails have to last until those that are missing are made as often as before.
 const LASTING: Duration = Duration::from_secs(60);
-/// Bytes that a stream has carried since rails were last made for it, from which on it carries much.
+/// Bytes a second from which on a stream carries much.
 const MUCH: u64 = 1 << 20;
 /// How long a stream may be without a rail before it is broken: a few times what a bridge takes to
 /// be started again, or a network to come back.
@@ -69,14 +69,15 @@ pub struct Stream {
 struct Making {
     /// Where the other context was when the directory last knew it, and what to show it.
     peer: Option<Introduction>,
-    ways: BTreeMap<RailId, Way>,
+    /// The way of each rail, and since when it is there.
+    ways: BTreeMap<RailId, (Way, Instant)>,
     last: Option<Instant>,
     /// How long after that missing rails are made again beside others.
     every: Duration,
-    /// When one was last found lost.
+    /// When one was last found lost that had not lasted.
     lost_last: Option<Instant>,
-    /// Bytes that it had carried when that was last looked at.
-    carried: u64,
+    /// Bytes that it had carried when that was last looked at, and when.
+    carried: (u64, Instant),
     /// Since when it has no rail by which anything came.
     alone_since: Option<Instant>,
 }
@@ -130,12 +131,14 @@ impl Streams {
         own: Option<(Introduction, RailId, Way)>,
     ) -> Arc<Stream> {
         let is_own = own.is_some();
+        let now = Instant::now();
         let (peer, ways) = own.map_or((None, BTreeMap::new()), |(peer, rail, way)| {
-            (Some(peer), BTreeMap::from([(rail, way)]))
+            (Some(peer), BTreeMap::from([(rail, (way, now))]))
         });
         let every = AGAIN_EVERY;
         let (last, lost_last, alone_since) = (None, None, None);
-        let making = Making { peer, ways, last, every, lost_last, carried: 0, alone_since };
+        let carried = (0, now);
+        let making = Making { peer, ways, last, every, lost_last, carried, alone_since };
         let making = Mutex::new(making);
         let (allowance, is_busy) = (self.allowance.clone(), AtomicBool::new(false));
         let stream = Arc::new(Stream { link, rails, allowance, number, is_own, making, is_busy });
@@ -158,11 +161,12 @@ impl Streams {
 }
 
 impl Stream {
-    /// Whether it has carried much, either way, since this was asked last.
-    pub fn carries_much(&self) -> bool {
+    /// Whether it has carried much, either way, since this was asked last; over a second at least.
+    pub fn carries_much(&self, now: Instant) -> bool {
         let carried = self.rails.carried();
-        let before = std::mem::replace(&mut lock(&self.making).carried, carried);
-        carried - before >= MUCH
+        let (before, since) = std::mem::replace(&mut lock(&self.making).carried, (carried, now));
+        let passed = now.saturating_duration_since(since).as_secs_f64().max(1.0);
+        (carried - before) as f64 >= MUCH as f64 * passed
     }
 
     /// Its number among those of the context that has begun it.
@@ -240,7 +244,8 @@ impl Stream {
         let mut making = lock(&self.making);
         let lost = making.ways.iter().filter(|(rail, _)| !there.contains(rail));
         let lost: Vec<_> = lost.map(|(_, way)| way.clone()).collect();
-        if !lost.is_empty() {
+        let is_brief = |since: &Instant| now.saturating_duration_since(*since) < LASTING;
+        if lost.iter().any(|(_, since)| is_brief(since)) {
             making.every = (making.every * 2).min(AGAIN_MOST);
             making.lost_last = Some(now);
         } else if making.lost_last.is_none_or(|lost| now.saturating_duration_since(lost) >= LASTING)
@@ -248,20 +253,21 @@ impl Stream {
             making.every = AGAIN_EVERY;
         }
         making.ways.retain(|rail, _| there.contains(rail));
-        (making.ways.values().cloned().collect(), lost)
+        let way = |(way, _): &(Way, Instant)| way.clone();
+        (making.ways.values().map(way).collect(), lost.iter().map(way).collect())
     }
 
     /// Those of `ways` that none of its rails goes.
     pub fn missing(&self, ways: Vec<Way>) -> Vec<Way> {
-        let there = self.rails.all();
-        let mut making = lock(&self.making);
-        making.ways.retain(|rail, _| there.contains(rail));
-        ways.into_iter().filter(|way| !making.ways.values().any(|other| other == way)).collect()
+        let making = lock(&self.making);
+        // One that is lost since they were looked at is missing at the next look, which hears that it is lost.
+        let is_taken = |way: &Way| making.ways.values().any(|(other, _)| other == way);
+        ways.into_iter().filter(|way| !is_taken(way)).collect()
     }
 
     /// A rail goes this way.
-    pub fn joined(&self, rail: RailId, way: Way) {
-        lock(&self.making).ways.insert(rail, way);
+    pub fn joined(&self, rail: RailId, way: Way, now: Instant) {
+        lock(&self.making).ways.insert(rail, (way, now));
     }
 }
 
@@ -361,7 +367,7 @@ mod tests {
         for _ in 0..7 {
             let far = join(&stream);
             let rail = stream.rails.all().pop().unwrap();
-            stream.joined(rail, Way::straight(([10, 1, 0, 2], 1).into()));
+            stream.joined(rail, Way::straight(([10, 1, 0, 2], 1).into()), now);
             drop(far);
             lose_all_but(1, &stream, &mut ends);
             assert_eq!(stream.ways(now).1.len(), 1);
@@ -375,12 +381,23 @@ mod tests {
         assert!(!is_due(now + AGAIN_EVERY));
         assert_eq!(stream.ways(now + LASTING), (Vec::new(), Vec::new()));
         assert!(is_due(now + AGAIN_EVERY));
+        // The end of one that has lasted is nothing that is to be expected again.
+        let far = join(&stream);
+        let rail = stream.rails.all().pop().unwrap();
+        now += LASTING;
+        stream.joined(rail, Way::straight(([10, 1, 0, 2], 1).into()), now);
+        drop(far);
+        lose_all_but(1, &stream, &mut ends);
+        now += LASTING;
+        assert_eq!(stream.ways(now).1.len(), 1);
+        assert!(is_due(now) && is_due(now + AGAIN_EVERY));
     }
 
-    /// Half of it sent here and half by the other end is much; what was asked about before is not counted again.
+    /// Half of it sent here and half by the other end is much in a second, and not in two; what was asked about before is not
+    /// counted again.
     #[test]
     fn what_goes_either_way_counts_as_carried() {
-        let (stream, mut ends, _) = stream();
+        let (stream, mut ends, mut now) = stream();
         let (mut far, far_rails) = rails::ends().unwrap();
         let (one, other) = streams();
         stream.rails.join(tcp::ends(one).unwrap()).unwrap();
@@ -400,13 +417,17 @@ mod tests {
                 }
             }
         };
+        let mut is_much = |seconds| {
+            now += Duration::from_secs(seconds);
+            stream.carries_much(now)
+        };
         carry(&mut ends, &mut far);
-        assert!(!stream.carries_much());
-        for _ in 0..2 {
+        assert!(!is_much(0));
+        for seconds in [0, 1, 2] {
             carry(&mut ends, &mut far);
             carry(&mut far, &mut ends);
-            assert!(stream.carries_much());
-            assert!(!stream.carries_much());
+            assert_eq!(is_much(seconds), seconds < 2, "in {seconds} s");
+            assert!(!is_much(0));
         }
     }
 

@@ -436,6 +436,9 @@ fn hindrances(
         if !lacking.is_empty() {
             hindrances.lacking.insert(site.clone(), lacking);
         }
+        if sights.iter().any(|sight| sight.observed.is_err()) {
+            hindrances.unheard.insert(site.clone());
+        }
         let observed = sights.iter().flat_map(|sight| &sight.observed);
         let down: BTreeSet<_> = observed.flat_map(|observed| &observed.down).cloned().collect();
         if !down.is_empty() {

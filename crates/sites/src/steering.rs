@@ -31,7 +31,7 @@ const LEFT_ALONE_FOR: Nanos = Nanos::from_secs(10);
 /// So long a node serves on that is out of service, and so long after the last change of its site's nodes: that finds others
 /// meanwhile, if there are any.
 const SERVES_ON_FOR: Nanos = Nanos::from_secs(10);
-/// So long at most after its site could spare one first, whatever changes.
+/// So long at most when its site can spare one, whatever changes.
 const SERVES_ON_MOST: Nanos = Nanos::from_secs(60);
 
 /// What balancers keep from being decided, as they were heard at one look.
@@ -44,6 +44,8 @@ pub struct Hindrances {
     pub lacking: BTreeMap<Name, BTreeSet<Name>>,
     /// Nodes that a balancer of their site finds not to answer, by sites: these are none that it has left when others leave it.
     pub down: BTreeMap<Name, BTreeSet<Name>>,
+    /// Sites of which not all balancers say which nodes answer: they are thought to be down that were so before.
+    pub unheard: BTreeSet<Name>,
 }
 
 /// The nodes and sites of one cluster.
@@ -139,7 +141,7 @@ impl Steering {
         if self.is_waiting {
             return;
         }
-        self.down.clone_from(&hindrances.down);
+        self.note_who_is_down(hindrances);
         self.call_back_lacked(now, &hindrances.lacking);
         let barred = self.barred(&hindrances.failing);
         let unfit = self.unfit(&hindrances.lacking, &barred);
@@ -149,17 +151,23 @@ impl Steering {
         for decided in pools.decide(now, loads) {
             self.start(now, decided);
         }
-        self.take_out(now, &hindrances.failing);
+        self.take_out(now, hindrances);
     }
 
     /// Nodes of a site that are out of service, and would have left it by now: its hard guarantee needs them. None where all
     /// nodes are out of service.
     pub fn kept_out_of_service(&self, now: Nanos, site: &SiteSpec) -> Vec<Name> {
-        if !self.is_any_in_service() || self.can_spare(site) > 0 {
+        if !self.is_any_in_service() {
             return Vec::new();
         }
-        let of_it = self.out_of_service(&site.name).map(|node| &node.name);
-        of_it.filter(|node| self.out_for(now, node) >= SERVES_ON_FOR).cloned().collect()
+        let leaving = self.dispensable(site);
+        let is_kept = |node: &&NodeStanding| {
+            !leaving.contains(&&node.name)
+                && !self.is_down(&site.name, &node.name)
+                && self.out_for(now, &node.name) >= SERVES_ON_FOR
+        };
+        let kept = self.out_of_service(&site.name).filter(is_kept);
+        kept.map(|node| node.name.clone()).collect()
     }
 
     /// Sites that stay.
@@ -285,10 +293,20 @@ impl Steering {
     /// drain up.
     fn barred(&self, failing: &BTreeSet<Name>) -> BTreeSet<NodeIndex> {
         let gives_none = |site: &Name| failing.contains(site) || self.left_alone.contains_key(site);
+        // Who has more than it may gives none back that answers for one that does not.
+        let has_too_many = |spec: &&SiteSpec| {
+            let of_it = self.standing.nodes.iter().filter(|n| n.site.as_ref() == Some(&spec.name));
+            self.down.contains_key(&spec.name) && of_it.count() > spec.guarantee.max as usize
+        };
+        let specs = self.standing.sites.iter().map(|hosted| &hosted.spec);
+        let crowded: Vec<_> = specs.filter(has_too_many).map(|spec| &spec.name).collect();
+        let is_of_no_use =
+            |site: &Name, node: &Name| crowded.contains(&site) && self.is_down(site, node);
         let is_barred = |node: &NodeStanding| {
+            let site = node.site.as_ref();
             !node.is_there()
                 || self.refused.contains_key(&node.name)
-                || node.site.as_ref().is_some_and(gives_none)
+                || site.is_some_and(|site| gives_none(site) || is_of_no_use(site, &node.name))
         };
         let nodes = self.standing.nodes.iter().zip((0..).map(NodeIndex));
         nodes.filter(|(node, _)| is_barred(node)).map(|(_, index)| index).collect()
@@ -344,16 +362,43 @@ impl Steering {
 
     /// How many nodes a site has that are not on their way, and answer: what is away may be lost.
     fn answering(&self, site: &Name) -> usize {
-        let is_down = |node: &Name| self.down.get(site).is_some_and(|down| down.contains(node));
         let answers = |node: &&NodeStanding| {
-            node.is_connected && self.stays(node, site) && !is_down(&node.name)
+            node.is_connected && self.stays(node, site) && !self.is_down(site, &node.name)
         };
         self.standing.nodes.iter().filter(answers).count()
     }
 
-    /// How many it has beyond its hard guarantee, and beyond one.
-    fn can_spare(&self, site: &SiteSpec) -> usize {
-        self.answering(&site.name).saturating_sub(least(site))
+    fn is_down(&self, site: &Name, node: &Name) -> bool {
+        self.down.get(site).is_some_and(|down| down.contains(node))
+    }
+
+    /// Nodes of a site that are out of service, and without which it has its hard guarantee, and a node at least; of those that
+    /// answer as many as it has more, those first that have been out of service for longest.
+    fn dispensable(&self, site: &SiteSpec) -> Vec<&Name> {
+        let least = least(site);
+        let answering = self.answering(&site.name);
+        let mut spare = answering.saturating_sub(least);
+        let mut out: Vec<_> = self.out_of_service(&site.name).filter(|n| n.is_connected).collect();
+        out.sort_by_key(|node| self.out_since.get(&node.name));
+        let names = out.into_iter().map(|node| &node.name);
+        let is_dispensable = |node: &&Name| {
+            if self.is_down(&site.name, node) {
+                return answering >= least;
+            }
+            let is_spare = spare > 0;
+            spare = spare.saturating_sub(1);
+            is_spare
+        };
+        names.filter(is_dispensable).collect()
+    }
+
+    fn note_who_is_down(&mut self, hindrances: &Hindrances) {
+        let before = std::mem::replace(&mut self.down, hindrances.down.clone());
+        for (site, down) in before {
+            if hindrances.unheard.contains(&site) {
+                self.down.entry(site).or_default().extend(down);
+            }
+        }
     }
 
     /// Notes which nodes are out of service. Those that are in service again serve on, and so do those that another site was
@@ -404,17 +449,14 @@ impl Steering {
 
     fn note_who_can_spare(&mut self, now: Nanos) {
         let sites = self.standing.sites.iter().map(|hosted| &hosted.spec);
-        let sparing = sites.filter(|spec| {
-            self.out_of_service(&spec.name).next().is_some() && self.can_spare(spec) > 0
-        });
+        let sparing = sites.filter(|spec| !self.dispensable(spec).is_empty());
         let since = |name: &Name| self.sparing_since.get(name).copied().unwrap_or(now);
         self.sparing_since = sparing.map(|spec| (spec.name.clone(), since(&spec.name))).collect();
     }
 
-    /// Nodes that are out of service leave, those first that have been so for longest, as far as their sites have their hard
-    /// guarantees without them. The policy does not count on them any more: what it found their sites instead serves by now.
-    /// Where all nodes are out of service everything stays as it is.
-    fn take_out(&mut self, now: Nanos, failing: &BTreeSet<Name>) {
+    /// Nodes that are out of service leave sites that can do without them. The policy does not count on them any more: what it
+    /// found their sites instead serves by now. Where all nodes are out of service everything stays as it is.
+    fn take_out(&mut self, now: Nanos, hindrances: &Hindrances) {
         if self.out_since.is_empty() || !self.is_any_in_service() {
             self.sparing_since.clear();
             return;
@@ -424,7 +466,8 @@ impl Steering {
         for HostedSite { spec, is_leaving } in &self.standing.sites {
             let site = &spec.name;
             let is_awaited = self.is_awaited(site);
-            if *is_leaving || failing.contains(site) || self.left_alone.contains_key(site) {
+            let is_unknown = hindrances.failing.contains(site) || hindrances.unheard.contains(site);
+            if *is_leaving || is_unknown || self.left_alone.contains_key(site) {
                 continue;
             }
             let is_for = |since: Option<&Nanos>, least| {
@@ -434,18 +477,14 @@ impl Steering {
             let settled_since = self.settled.get(site).map(|(_, since)| since);
             // What was just decided is on its way by now.
             let is_settled = is_for(settled_since, SERVES_ON_FOR) && !is_awaited;
-            let is_time = is_for(sparing_since, SERVES_ON_FOR) && is_settled
-                || is_for(sparing_since, SERVES_ON_MOST);
-            let goes = |node: &&NodeStanding| {
-                is_time
-                    && node.is_connected
-                    && !self.refused.contains_key(&node.name)
-                    && self.out_for(now, &node.name) >= SERVES_ON_FOR
+            let goes = |node: &&Name| {
+                let out_for = self.out_for(now, node);
+                let is_time = |least| out_for >= least && is_for(sparing_since, least);
+                let is_soon = is_time(SERVES_ON_FOR) && is_settled;
+                !self.refused.contains_key(*node) && (is_soon || is_time(SERVES_ON_MOST))
             };
-            let mut going: Vec<_> = self.out_of_service(site).filter(goes).collect();
-            going.sort_by_key(|node| self.out_since.get(&node.name));
-            let going = going.into_iter().take(self.can_spare(spec));
-            leaving.extend(going.map(|node| (node.name.clone(), site.clone())));
+            let going = self.dispensable(spec).into_iter().filter(goes);
+            leaving.extend(going.map(|node| (node.clone(), site.clone())));
         }
         for (node, site) in leaving {
             let why = "it is out of service".into();

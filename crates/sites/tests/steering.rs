@@ -744,6 +744,33 @@ fn a_node_does_not_leave_to_one_that_does_not_answer() {
     assert!(!world.steering.draining().contains_key(&name("n0")));
 }
 
+// Goal: one that does not answer itself is no loss to its site, and what a balancer said of it before it ended still counts.
+#[test]
+fn a_node_that_does_not_answer_leaves_its_site_to_the_others() {
+    let mut world = a_blog(2, 1, 2);
+    let down = |node| BTreeMap::from([(name("blog"), BTreeSet::from([name(node)]))]);
+    let of = |node| Hindrances { down: down(node), ..Hindrances::default() };
+    world.put_out_of_service(0, true);
+    (0..11).for_each(|_| world.decide_with(SECOND, &of("n0")));
+    assert!(world.steering.draining().contains_key(&name("n0")), "the other one answers");
+    let mut world = a_blog(2, 1, 2);
+    world.put_out_of_service(0, true);
+    world.decide_with(SECOND, &of("n1"));
+    let unheard = BTreeSet::from([name("blog")]);
+    for _ in 0..30 {
+        world
+            .decide_with(SECOND, &Hindrances { unheard: unheard.clone(), ..Hindrances::default() });
+    }
+    assert_eq!(world.kept(), ["n0"]);
+    // It is in service again, so that there is one more than there may be: that stays until the other one answers.
+    world.record.sites[0].spec.guarantee.max = 1;
+    world.put_out_of_service(0, false);
+    (0..30).for_each(|_| world.decide_with(SECOND, &of("n1")));
+    assert!(world.steering.draining().is_empty());
+    world.decide(SECOND);
+    assert_eq!(world.steering.draining().len(), 1);
+}
+
 // Goal: whoever is in service again before it has left serves on.
 #[test]
 fn a_node_that_is_back_in_service_does_not_drain_any_longer() {

@@ -91,15 +91,12 @@ impl Engine {
         let Ask::SiteNode(held) = &old.request.ask else { return Ok(()) };
         let giver = self.book.sites().get(&held.site).filter(|site| !site.is_leaving);
         let Some(giver) = giver.filter(|_| held.site != asked.site) else { return Ok(()) };
-        let others = self.others_of_site(&held.site, &held.node);
-        let hard = giver.spec.guarantee.hard;
-        if others >= hard as usize {
+        let (has, hard) = (self.book.nodes_of_site(&held.site), giver.spec.guarantee.hard);
+        if has > hard as usize {
             return Ok(());
         }
-        let site = &held.site;
-        let expected = format!(
-            "one that {site} can spare: {others} others are there, and it keeps {hard} for certain"
-        );
+        let expected =
+            format!("one that {} can spare: it has {has} and keeps {hard} for certain", held.site);
         Err(Invalid::new("ask.site-node.node", &asked.node, expected))
     }
 

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 pub const KEPT: Duration = Duration::from_secs(60);
 /// How long a way that was asked and did not answer is not asked again: as long as one hop may take.
 pub const SILENT_KEPT: Duration = Duration::from_secs(2);
-/// It is twice as long each time that there is no answer then either, up to 32 s: a bridge that calls in vain has less
+/// It is twice as long each time that there is no answer then either, up to 16 s: a bridge that calls in vain has less
 /// room for others meanwhile.
-const SILENT_DOUBLED_MOST: u32 = 4;
+const SILENT_DOUBLED_MOST: u32 = 3;
 /// Ways that are remembered: a few for each of some hundred nodes. Of more the one that was asked longest ago goes.
 const KNOWN_MOST: usize = 1024;
 /// From so much on, a network that both ends share is slow. A bridge takes a few threads' turns for a call: where
@@ -99,7 +99,12 @@ impl Costs {
             Some(before) if answer != Answer::Came => before.silences_by(now),
             _ => 0,
         };
-        self.known.insert(place, Known { at: now, took: took_now, answer, silences });
+        let is_still = |before: &Known| {
+            [before.answer, answer] == [Answer::Missing; 2] && before.is_fresh(now)
+        };
+        // Whoever calls all the same does not prolong it.
+        let at = before.filter(is_still).map_or(now, |before| before.at);
+        self.known.insert(place, Known { at, took: took_now, answer, silences });
     }
 
     /// Nothing is known of a way any more.
@@ -118,8 +123,8 @@ impl Costs {
     /// Until when at the latest one of `ways` may answer that somebody asks. None if nobody asks any.
     pub fn answer_by(&self, ways: &[Way], now: Instant) -> Option<Instant> {
         let known = ways.iter().filter_map(|way| self.known.get(&place(way)));
-        let asked = known.filter(|known| known.answer == Answer::Awaited && known.is_fresh(now));
-        asked.map(|known| known.at + SILENT_KEPT).max()
+        let asked = known.filter(|known| known.answer == Answer::Awaited);
+        asked.map(|known| known.at + SILENT_KEPT).filter(|until| *until > now).max()
     }
 
     /// Those of `ways` that are not known to be silent.
@@ -142,8 +147,8 @@ impl Costs {
 impl Known {
     fn is_fresh(&self, now: Instant) -> bool {
         let kept = match self.answer {
-            Answer::Came => KEPT,
-            Answer::Awaited => SILENT_KEPT,
+            // Whoever asks notes it at last.
+            Answer::Came | Answer::Awaited => KEPT,
             Answer::Missing => SILENT_KEPT * (1 << self.silences.min(SILENT_DOUBLED_MOST)),
         };
         now.saturating_duration_since(self.at) < kept
@@ -241,7 +246,7 @@ mod tests {
         costs.note(&way(2), None, now);
         assert_eq!(costs.answer_by(&ways, now), None, "it was not answered");
         assert_eq!(costs.ask(&ways, late), [way(2)]);
-        assert_eq!(costs.ask(&ways, now + KEPT), ways);
+        assert_eq!(costs.ask(&ways, late + KEPT), ways);
     }
 
     /// Nor all the while, as long as nobody answers.
@@ -254,13 +259,13 @@ mod tests {
             assert_eq!(costs.ask(&[way(1)], now), [way(1)]);
             costs.note(&way(1), None, now + second / 2);
             // Whoever calls all the same, and hears nothing either, changes nothing.
-            costs.note(&way(1), None, now + second / 2);
+            costs.note(&way(1), None, now + second);
             let rest = (1..100)
                 .find(|rest| !costs.clone().ask(&[way(1)], now + second * *rest).is_empty());
             rests.push(rest.unwrap());
             now += second * rest.unwrap();
         }
-        assert_eq!(rests, [3, 5, 9, 17, 33, 33, 33]);
+        assert_eq!(rests, [3, 5, 9, 17, 17, 17, 17]);
         costs.note(&way(1), Some(micros(5)), now);
         costs.note(&way(1), None, now);
         assert_eq!(costs.ask(&[way(1)], now + SILENT_KEPT), [way(1)]);

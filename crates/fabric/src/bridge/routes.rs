@@ -62,6 +62,11 @@ pub fn candidates(own: &[Network], bridges: &[Known], peer: &[SocketAddr]) -> Ve
     ways
 }
 
+/// Whether one who uses `taken` may use any other way.
+pub fn has_room(taken: &[Way], bridges: &[Known]) -> bool {
+    Using::new(taken, bridges, true).apart < ROUTES_MOST
+}
+
 /// Those of `ways` from which one who uses `taken` may choose: those over bridges of their own, and for one who has `much`
 /// to send the others.
 pub fn free(mut ways: Vec<Way>, taken: &[Way], bridges: &[Known], much: bool) -> Vec<Way> {
@@ -197,6 +202,7 @@ impl Map<'_> {
                 // From here over a network that both share leads a way as well: who asks may have tried it.
                 let bridges = before.get(1..).unwrap_or_default();
                 let ends = arrivals(networks, self.peer).filter(|end| are_far(bridges, *end));
+                let ends = aliases_last(networks, ends).into_iter();
                 let hops: Vec<_> = path.iter().map(|(_, hop)| *hop).collect();
                 let more = ends.take(most - ways.len());
                 ways.extend(more.map(|end| Way { hops: [&hops[..], &[end]].concat() }));
@@ -208,7 +214,8 @@ impl Map<'_> {
                 if without.contains(&to) || path.iter().any(|(at, _)| *at == to) {
                     continue;
                 }
-                for hop in bridge.addresses_from(networks).filter(|hop| are_far(&before, *hop)) {
+                let hops = bridge.addresses_from(networks).filter(|hop| are_far(&before, *hop));
+                for hop in aliases_last(networks, hops) {
                     if passed[to] < passes {
                         passed[to] += 1;
                         next.push_back(path.iter().copied().chain([(to, hop)]).collect());
@@ -218,6 +225,19 @@ impl Map<'_> {
         }
         ways
     }
+}
+
+/// The first of `addresses` on each network comes before all others there, for a node on `networks`.
+fn aliases_last(
+    networks: &[Network],
+    addresses: impl Iterator<Item = SocketAddr>,
+) -> Vec<SocketAddr> {
+    let mut seen = BTreeSet::new();
+    let on = |address: &SocketAddr| networks.iter().position(|n| n.has(address.ip()));
+    let (mut firsts, aliases): (Vec<_>, Vec<_>) =
+        addresses.partition(|address| seen.insert(on(address)));
+    firsts.extend(aliases);
+    firsts
 }
 
 /// Whether none of those on `networks` reaches this one itself.
@@ -344,6 +364,20 @@ mod tests {
         assert_eq!(taken.len(), ROUTES_MOST);
         let back = choose(free(all, &taken, &bridges, true), &taken, &bridges, true, over);
         assert_eq!(back.iter().map(over).collect::<Vec<_>>(), [1, 2]);
+    }
+
+    /// Three addresses of a bridge on one network do not hide those on another.
+    #[test]
+    fn networks_come_before_aliases() {
+        let own = [network(1, 1), network(2, 1)];
+        let mut bridge = bridge(11, &[1, 3]);
+        bridge.networks.extend([network(1, 12), network(1, 13), network(2, 11)]);
+        let peer = [SocketAddr::from(([10, 3, 0, 9], 5))];
+        let first_hops: Vec<_> = candidates(&own, &[bridge], &peer)
+            .iter()
+            .map(|way| way.hops[0].ip().to_string())
+            .collect();
+        assert_eq!(first_hops, ["10.1.0.11", "10.2.0.11", "10.1.0.12"]);
     }
 
     /// However many networks there are: each is used before any is used with another one.
@@ -491,7 +525,8 @@ mod tests {
         ) {
             let on: Vec<Vec<u8>> = places.iter().map(|on| on.iter().copied().collect()).collect();
             let bridges: Vec<_> = (10..).zip(&on).map(|(host, on)| bridge(host, on)).collect();
-            let peer = [3, 4].map(|number| SocketAddr::from(([10, number, 0, 2], 5)));
+            let peer = [[3, 2], [4, 2], [3, 3]]
+                .map(|[number, host]| SocketAddr::from(([10, number, 0, host], 5)));
             let all = candidates(&[network(0, 1), network(1, 1)], &bridges, &peer);
             let cost = |way: &Way| costs[all.iter().position(|other| other == way).unwrap()];
             let dear = |way: &Way| std::cmp::Reverse(cost(way));

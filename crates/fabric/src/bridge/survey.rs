@@ -4,7 +4,7 @@ use super::Known;
 use super::call::{Ending, call_until};
 use super::costs::{Cost, Costs, detour_most};
 use super::request::Whom;
-use super::routes::{Way, candidates, choose, free};
+use super::routes::{Way, candidates, choose, free, has_room};
 use crate::networks::{Network, apart};
 use crate::progress::lock;
 use crate::threads;
@@ -184,9 +184,8 @@ impl Survey {
 
     fn choose(&self, free: Vec<Way>, search: &Search<'_>, taken: &[Way]) -> Vec<Way> {
         let (costs, now) = (lock(&self.costs), Instant::now());
-        let audible = costs.audible(free.clone(), now);
-        // Whoever has no other way tries the silent ones: they may just be slow.
-        let free = if audible.is_empty() && taken.is_empty() { free } else { audible };
+        // Whoever has no other way tries the silent ones, last: they may just be slow, or there again.
+        let free = if taken.is_empty() { free } else { costs.audible(free, now) };
         choose(free, taken, search.bridges, search.much, |way| costs.cost(way, now))
     }
 
@@ -205,6 +204,9 @@ impl Survey {
 impl Search<'_> {
     /// Ways over bridges from which to choose, for one who uses those of `taken`.
     fn free(&self, taken: &[Way]) -> Vec<Way> {
+        if !has_room(taken, self.bridges) {
+            return Vec::new();
+        }
         free(candidates(self.own, self.bridges, self.peer), taken, self.bridges, self.much)
     }
 }
@@ -225,6 +227,7 @@ mod tests {
     use crate::bridge::request::Request;
     use std::io::Read;
     use std::net::TcpListener;
+    use std::slice;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread;
 
@@ -293,6 +296,26 @@ mod tests {
         assert!(survey.is_measured(&leads) && !survey.is_measured(&refuses));
         survey.lost(&leads);
         assert!(!survey.is_measured(&leads));
+    }
+
+    /// Whoever has a way is not held up by one that does not answer; whoever has none tries it when all others have failed.
+    #[test]
+    fn silent_ways_are_tried_last_and_only_by_who_has_no_other() {
+        let survey = Survey::default();
+        let network =
+            |number: u8, host: u8| Network { address: [10, number, 0, host].into(), prefix: 24 };
+        let own = [network(1, 1)];
+        let peer = [SocketAddr::from(([10, 2, 0, 9], 5))];
+        let bridges = [11, 12, 13]
+            .map(|host| Known { networks: vec![network(1, host), network(2, host)], port: 7401 });
+        let search = Search { own: &own, bridges: &bridges, peer: &peer, whom: WHOM, much: false };
+        let ways = search.free(&[]);
+        let [used, silent, quick] = &ways[..] else { panic!("{ways:?}") };
+        survey.note(used, Some(Duration::from_micros(9)));
+        survey.note(silent, None);
+        survey.note(quick, Some(Duration::from_micros(1)));
+        assert_eq!(survey.ways(&search, &[]), [quick, used, silent].map(Clone::clone));
+        assert_eq!(survey.ways(&search, slice::from_ref(used)), slice::from_ref(quick));
     }
 
     /// Whoever calls another program of the same node at the same time would take nothing for quick.

@@ -68,7 +68,7 @@ impl Core {
         let (taken, lost) = stream.ways(Instant::now());
         // The others come first until it is known whether these lead there again.
         lost.iter().for_each(|way| self.survey.lost(way));
-        let much = stream.carries_much();
+        let much = stream.carries_much(Instant::now());
         if !stream.has_room() {
             return;
         }
@@ -78,13 +78,19 @@ impl Core {
         let bridged = self.bridged(info, &taken, beside, much);
         let missing = stream.missing(straight.into_iter().chain(bridged).collect());
         let missing = missing.into_iter().take(rails::RAILS_MOST);
-        // Where the last rail is lost meanwhile, what is not beside others any more is looked for anew.
-        let goes_on = || stream.has_room() && (is_alone || !stream.rails.all().is_empty());
-        for way in missing.take_while(|_| goes_on()) {
+        // One that was alone has a way then, and is not held up by others that do not answer. Where the last rail is lost
+        // meanwhile, what is beside no others any more is looked for anew.
+        let goes_on = |way: &Way| {
+            let is_alone_now = stream.rails.all().is_empty();
+            let is_of_use =
+                if is_alone { way.is_straight() || is_alone_now } else { !is_alone_now };
+            stream.has_room() && is_of_use
+        };
+        for way in missing.take_while(goes_on) {
             let called = self.call(peer, stream.number(), &way);
             // Tried again later.
             if let Ok(Some(rail)) = called.and_then(|ends| stream.join(ends)) {
-                stream.joined(rail, way);
+                stream.joined(rail, way, Instant::now());
             }
         }
     }

@@ -98,10 +98,13 @@ impl World {
         let Some(there) = there.filter(|there| stream.is_own && *there != node) else { return };
         let nodes = [node, there];
         let greeting = Greeting { is_rail: true, ..greeting([own.id, link.peer], stream.number()) };
+        let now = self.start + self.clock.now();
+        // Those that are lost are missing.
+        stream.ways(now);
         for way in stream.missing(self.ways(nodes)) {
             if let Some(ends) = self.call(nodes, greeting, way.hops.len() > 1) {
                 let rail = stream.rails.join(ends).unwrap();
-                stream.joined(rail, way);
+                stream.joined(rail, way, now);
             }
         }
     }
