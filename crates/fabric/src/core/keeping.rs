@@ -76,7 +76,9 @@ impl Core {
         // Without any rail, whatever leads there is good enough.
         let beside: &[Way] = if is_alone { &[] } else { &straight };
         let bridged = self.bridged(info, &taken, beside, much);
-        let missing = stream.missing(straight.into_iter().chain(bridged).collect());
+        let mut missing = stream.missing(straight.into_iter().chain(bridged).collect());
+        // One that answers calls may be of no use otherwise.
+        missing.sort_by_key(|way| lost.contains(way));
         let missing = missing.into_iter().take(rails::RAILS_MOST);
         // One that was alone has a way then, and is not held up by others that do not answer. Where the last rail is lost
         // meanwhile, what is beside no others any more is looked for anew.
