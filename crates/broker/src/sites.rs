@@ -235,17 +235,14 @@ async fn carry_out(core: &Core, change: &Change) -> Result<(), String> {
 /// Whether a site is there and is not being removed.
 async fn stays(core: &Core, site: &Name) -> bool {
     let site = site.clone();
-    let look = move |engine: &Engine| {
-        engine.book().sites().get(&site).is_some_and(|hosted| !hosted.is_leaving)
-    };
+    let look = move |engine: &Engine| engine.book().staying_site(&site).is_some();
     // Without an answer there is none to the change either.
     core.read(look).await.unwrap_or(false)
 }
 
 /// A site may have lost nodes since it was decided that it can do without one of them.
 fn check_spared(engine: &Engine, site: &Name, node: &Name) -> Result<(), String> {
-    let staying = engine.book().sites().get(site).filter(|site| !site.is_leaving);
-    let hard = staying.map_or(0, |site| site.spec.guarantee.hard);
+    let hard = engine.book().staying_site(site).map_or(0, |site| site.guarantee.hard);
     let others = engine.others_of_site(site, node);
     if others >= hard as usize {
         return Ok(());

@@ -11,7 +11,7 @@ use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Ask, Grant, Handle, Request, RequestKey, State, UserName};
-use keeptime_model::site::{HostedSite, SiteNode};
+use keeptime_model::site::{HostedSite, SiteNode, SiteSpec};
 use keeptime_model::units::{Bytes, WallTime};
 use keeptime_planner::drift::{Observation, RUNS};
 use keeptime_planner::fitted::FittedProfile;
@@ -140,17 +140,23 @@ impl Book {
         &self.sites
     }
 
+    /// A web site that is there and is not being removed.
+    pub fn staying_site(&self, site: &Name) -> Option<&SiteSpec> {
+        let hosted = self.sites.get(site).filter(|hosted| !hosted.is_leaving);
+        hosted.map(|hosted| &hosted.spec)
+    }
+
     /// By which reservation `node` serves a site, and which.
     pub fn site_node(&self, node: &Name) -> Option<(Handle, &SiteNode)> {
         let handle = *self.site_nodes.get(node)?;
         as_site_node(self.reservations.get(&handle)?).map(|asked| (handle, asked))
     }
 
-    /// How many nodes serve `site`.
-    pub fn nodes_of_site(&self, site: &Name) -> usize {
+    /// The nodes that serve `site`.
+    pub fn nodes_of_site(&self, site: &Name) -> impl Iterator<Item = &Name> {
         let of_it =
-            |node: &&Name| self.site_node(node).is_some_and(|(_, asked)| asked.site == *site);
-        self.site_nodes.keys().filter(of_it).count()
+            move |node: &&Name| self.site_node(node).is_some_and(|(_, asked)| asked.site == *site);
+        self.site_nodes.keys().filter(of_it)
     }
 
     /// Nodes to which nothing new comes, by whom and why; those too that the cluster has not any more.

@@ -9,7 +9,6 @@ use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Handle};
 use keeptime_model::site::{SiteNode, SiteSpec};
-use keeptime_model::topology::NodeIndex;
 use keeptime_pools::pool::Pool;
 
 impl Engine {
@@ -60,7 +59,7 @@ impl Engine {
         old: Option<&Reservation>,
     ) -> Result<(), Invalid> {
         let Ask::SiteNode(asked) = ask else { return check_stays_of_site(ask, old) };
-        if self.book.sites().get(&asked.site).is_none_or(|site| site.is_leaving) {
+        if self.book.staying_site(&asked.site).is_none() {
             return Err(self.no_such_site("ask.site-node.site", &asked.site));
         }
         if let Some(old) = old {
@@ -89,9 +88,9 @@ impl Engine {
 
     fn check_spared(&self, asked: &SiteNode, old: &Reservation) -> Result<(), Invalid> {
         let Ask::SiteNode(held) = &old.request.ask else { return Ok(()) };
-        let giver = self.book.sites().get(&held.site).filter(|site| !site.is_leaving);
+        let giver = self.book.staying_site(&held.site);
         let Some(giver) = giver.filter(|_| held.site != asked.site) else { return Ok(()) };
-        let (has, hard) = (self.book.nodes_of_site(&held.site), giver.spec.guarantee.hard);
+        let (has, hard) = (self.book.nodes_of_site(&held.site).count(), giver.guarantee.hard);
         if has > hard as usize {
             return Ok(());
         }
@@ -100,14 +99,11 @@ impl Engine {
         Err(Invalid::new("ask.site-node.node", &asked.node, expected))
     }
 
-    /// How many nodes a site has beside this one whose agents are there: what is away may be lost. O(nodes).
+    /// How many nodes a site has beside this one whose agents are there: what is away may be lost.
     pub fn others_of_site(&self, site: &Name, node: &Name) -> usize {
-        let serves = |index: &NodeIndex| {
-            let name = self.cluster.name(*index);
-            let held = self.book.site_node(name).filter(|_| name != node);
-            held.is_some_and(|(_, held)| held.site == *site) && self.agents.is_connected(*index)
-        };
-        self.cluster.topology().node_indices().filter(serves).count()
+        let others = self.book.nodes_of_site(site).filter(|other| *other != node);
+        let indices = others.filter_map(|other| self.cluster.node(other).ok());
+        indices.filter(|index| self.agents.is_connected(*index)).count()
     }
 
     /// A reservation is over: if it was the last node of a site that leaves, the site is gone.
@@ -128,7 +124,7 @@ impl Engine {
     /// A site that leaves and has no node any more is gone.
     pub(super) fn remove_if_empty(&mut self, site: Name) {
         let is_leaving = self.book.sites().get(&site).is_some_and(|there| there.is_leaving);
-        if is_leaving && self.book.nodes_of_site(&site) == 0 {
+        if is_leaving && self.book.nodes_of_site(&site).next().is_none() {
             self.record(Event::SiteRemoved { site });
         }
     }
