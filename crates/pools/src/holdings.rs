@@ -173,16 +173,8 @@ impl Holdings {
         self.barred[node.0 as usize] = is_barred;
     }
 
-    pub(crate) fn set_leaving(&mut self, node: NodeIndex, site: SiteIndex) {
-        *self.place_mut(node) = Place::Leaving(site);
-    }
-
-    pub(crate) fn set_serving(&mut self, node: NodeIndex, site: SiteIndex) {
-        *self.place_mut(node) = Place::Serving(site);
-    }
-
-    pub(crate) fn set_spare(&mut self, node: NodeIndex) {
-        *self.place_mut(node) = Place::Spare;
+    pub(crate) fn set_place(&mut self, node: NodeIndex, place: Place) {
+        *self.place_mut(node) = place;
     }
 
     fn place_mut(&mut self, node: NodeIndex) -> &mut Place {

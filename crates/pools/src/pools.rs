@@ -135,7 +135,7 @@ impl Pools {
             }
             Event::Returned(node) => {
                 if self.holdings.place(node) == Place::Down {
-                    self.holdings.set_spare(node);
+                    self.holdings.set_place(node, Place::Spare);
                 }
                 None
             }
@@ -143,7 +143,7 @@ impl Pools {
                 if let Place::Serving(site) = self.holdings.place(node) {
                     // Plans that need it end.
                     self.die(node);
-                    self.holdings.set_leaving(node, site);
+                    self.holdings.set_place(node, Place::Leaving(site));
                 }
                 None
             }
@@ -151,7 +151,7 @@ impl Pools {
                 if let (Place::Leaving(site), None) =
                     (self.holdings.place(node), self.holdings.reservation(node))
                 {
-                    self.holdings.set_serving(node, site);
+                    self.holdings.set_place(node, Place::Serving(site));
                 }
                 None
             }

@@ -127,14 +127,19 @@ fn what_was_not_needed_for_long_is_given_back() {
     assert_eq!(serving(&pools), [2], "never below the soft guarantee: {given:?}");
 }
 
+/// A site that has all of so many nodes, needs them, and may have so many.
+fn one_site_with_all(nodes: u32, max: u32) -> (Pool, Pools) {
+    let guarantee = Guarantee { hard: 1, soft: 1, max };
+    let pool = pool(&[nodes as usize], vec![site(0, guarantee, 1, &[1_000])]);
+    let places = vec![Place::Serving(SiteIndex(0)); nodes as usize];
+    let needs = Fixed::new(vec![need(nodes)]);
+    (pool.clone(), Pools::new(pool, places, Box::new(needs)))
+}
+
 /// Another node came for one that was to leave, and stays after all.
 #[test]
 fn what_a_site_has_beyond_its_most_is_given_back_at_once() {
-    let guarantee = Guarantee { hard: 1, soft: 1, max: 2 };
-    let pool = pool(&[4], vec![site(0, guarantee, 1, &[1_000])]);
-    let places = vec![Place::Serving(SiteIndex(0)); 4];
-    let needs = Fixed::new(vec![need(4)]);
-    let mut pools = Pools::new(pool.clone(), places, Box::new(needs));
+    let (pool, mut pools) = one_site_with_all(4, 2);
     for turn in 0..5 {
         let moves = pools.decide(at(turn), &busy(&pool));
         finish(&mut pools, at(turn), moves);
@@ -145,11 +150,7 @@ fn what_a_site_has_beyond_its_most_is_given_back_at_once() {
 /// It would be without any, if those that are away do not come back.
 #[test]
 fn nodes_that_may_not_be_there_are_not_beyond_the_most() {
-    let guarantee = Guarantee { hard: 1, soft: 1, max: 1 };
-    let pool = pool(&[2], vec![site(0, guarantee, 1, &[1_000])]);
-    let places = vec![Place::Serving(SiteIndex(0)); 2];
-    let needs = Fixed::new(vec![need(1)]);
-    let mut pools = Pools::new(pool.clone(), places, Box::new(needs));
+    let (pool, mut pools) = one_site_with_all(2, 1);
     pools.bar(&[NodeIndex(0)].into());
     assert_eq!(pools.decide(at(0), &busy(&pool)), []);
     pools.bar(&[].into());
