@@ -117,7 +117,7 @@ impl Balancer for Apache {
         for server in &self.servers {
             let Some(member) = members.get(&worker(server.address)) else { continue };
             observed.servers.insert(server.name.clone(), member.seen);
-            if member.fails && matches!(member.seen.traffic, Traffic::On(_)) {
+            if member.fails && member.seen.traffic.is_on() {
                 observed.down.insert(server.name.clone());
             }
         }

@@ -237,7 +237,7 @@ fn settle(
         balancer.tell(&changes)?;
         *told = changes;
     }
-    let is_on = |node: &&Name| matches!(wanted.get(*node), Some(Traffic::On(_)));
+    let is_on = |node: &&Name| wanted.get(*node).is_some_and(|traffic| traffic.is_on());
     if let Some(node) = lacking.iter().find(is_on) {
         let there = observed.servers.keys().map(Name::as_str).collect::<Vec<_>>().join(", ");
         return Err(BalancerError::UnknownServer {

@@ -235,7 +235,7 @@ fn observed(states: &[Row], counts: &[Row]) -> Result<Observed, String> {
             continue;
         };
         let traffic = traffic_of(number(row, "srv_admin_state")?, number(row, "srv_uweight")?);
-        if matches!(traffic, Traffic::On(_)) && number(row, "srv_op_state")? == STOPPED {
+        if traffic.is_on() && number(row, "srv_op_state")? == STOPPED {
             down.insert(name.clone());
         }
         let counts = counted(name.as_str())?;

@@ -91,6 +91,13 @@ pub fn diff(wanted: &BTreeMap<Name, Traffic>, observed: &Observed) -> Difference
     difference
 }
 
+impl Traffic {
+    /// Whether it gets a share of what is new.
+    pub const fn is_on(self) -> bool {
+        matches!(self, Self::On(_))
+    }
+}
+
 impl Weight {
     /// The greatest share, and the usual one.
     pub const FULL: Self = Self(100);

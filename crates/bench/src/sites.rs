@@ -14,7 +14,6 @@ use crate::scratch::Scratch;
 use anyhow::{Context, Result, anyhow, ensure};
 use keeptime::machine::Machine;
 use keeptime_balancers::balancer::Balancer;
-use keeptime_balancers::traffic::Traffic;
 use keeptime_broker::client::Client;
 use keeptime_broker::config::Config;
 use keeptime_broker::core::now;
@@ -207,7 +206,7 @@ impl Farm {
     /// Nodes that get requests of `site`.
     fn serving(&self, site: &str) -> Result<Vec<Name>> {
         let servers = self.haproxy.balancer(site).observe()?.servers.into_iter();
-        let on = servers.filter(|(_, seen)| matches!(seen.traffic, Traffic::On(_)));
+        let on = servers.filter(|(_, seen)| seen.traffic.is_on());
         Ok(on.map(|(node, _)| node).collect())
     }
 

@@ -176,7 +176,7 @@ impl Drop for Cluster {
 }
 
 fn serving(observed: Observed) -> Vec<Name> {
-    let on = observed.servers.into_iter().filter(|(_, s)| matches!(s.traffic, Traffic::On(_)));
+    let on = observed.servers.into_iter().filter(|(_, s)| s.traffic.is_on());
     on.map(|(node, _)| node).collect()
 }
 

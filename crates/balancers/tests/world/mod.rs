@@ -19,7 +19,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -338,10 +338,7 @@ impl HaProxyDaemon {
 
     /// The process that answers.
     pub fn worker(&self) -> Option<u32> {
-        let mut stream = UnixStream::connect(&self.socket).ok()?;
-        stream.write_all(b"show info\n").ok()?;
-        let mut info = String::new();
-        stream.read_to_string(&mut info).ok()?;
+        let info = self.ask("show info").ok()?;
         info.lines().find_map(|line| line.strip_prefix("Pid: ")?.parse().ok())
     }
 
@@ -354,11 +351,15 @@ impl HaProxyDaemon {
 
     /// Has it do something.
     pub fn command(&self, command: &str) {
-        let mut stream = UnixStream::connect(&self.socket).unwrap();
-        writeln!(stream, "{command}").unwrap();
+        assert_eq!(self.ask(command).unwrap().trim(), "", "{command}");
+    }
+
+    fn ask(&self, command: &str) -> io::Result<String> {
+        let mut stream = UnixStream::connect(&self.socket)?;
+        writeln!(stream, "{command}")?;
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert_eq!(answer.trim(), "", "{command}");
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
     }
 
     /// What it was told outlives it.
