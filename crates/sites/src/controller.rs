@@ -337,7 +337,7 @@ impl<R: Record> Controller<R> {
         let seconds = loads.interval.as_secs_f64();
         let view = |site: &HostedSite| {
             let name = &site.spec.name;
-            let of_it = standing.nodes.iter().filter(|node| node.site.as_ref() == Some(name));
+            let of_it = standing.nodes.iter().filter(|node| node.serves(name));
             let at = sites.iter().position(|other| other == name);
             let load = at.and_then(|at| loads.sites[at]).filter(|_| seconds > 0.0);
             let sights = sights.get(name).into_iter().flatten();
@@ -478,14 +478,13 @@ fn kept(nodes: &[Name]) -> Option<String> {
 /// That a site has less than its hard guarantee, and how all other nodes are.
 fn shortage(standing: &Standing, hosted: &HostedSite) -> Option<String> {
     let HostedSite { spec, is_leaving } = hosted;
-    let (has, others): (Vec<_>, Vec<_>) =
-        standing.nodes.iter().partition(|node| node.site.as_ref() == Some(&spec.name));
+    let has = standing.nodes.iter().filter(|node| node.serves(&spec.name)).count();
     let hard = spec.guarantee.hard as usize;
-    if *is_leaving || has.len() >= hard {
+    if *is_leaving || has >= hard {
         return None;
     }
     let mut others_by = BTreeMap::<String, usize>::new();
-    for node in others {
+    for node in standing.nodes.iter().filter(|node| !node.serves(&spec.name)) {
         let how = match &node.site {
             _ if node.is_out_of_service => "out of service".into(),
             _ if !node.is_connected => "away".into(),
@@ -497,10 +496,7 @@ fn shortage(standing: &Standing, hosted: &HostedSite) -> Option<String> {
     }
     let others: Vec<_> = others_by.iter().map(|(how, count)| format!("{count} {how}")).collect();
     let others = if others.is_empty() { "none".into() } else { others.join(", ") };
-    Some(format!(
-        "has {} of the {hard} nodes that it is to have for certain; others: {others}",
-        has.len()
-    ))
+    Some(format!("has {has} of the {hard} nodes that it is to have for certain; others: {others}"))
 }
 
 fn node_view((node, known): (&NodeStanding, &NodeLoad)) -> NodeView {

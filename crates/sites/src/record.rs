@@ -40,6 +40,11 @@ impl NodeStanding {
         self.is_connected && !self.is_out_of_service
     }
 
+    /// Whether it serves this site.
+    pub fn serves(&self, site: &Name) -> bool {
+        self.site.as_ref() == Some(site)
+    }
+
     /// Whether it could be had by a site that is described so.
     pub fn fits(&self, site: &SiteSpec) -> bool {
         self.is_there() && self.cpu_free >= site.cpu_ppm.unwrap_or(self.cpu)

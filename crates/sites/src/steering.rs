@@ -157,7 +157,7 @@ impl Steering {
     /// Nodes of a site that are out of service, and would have left it by now: its hard guarantee needs them. None where all
     /// nodes are out of service.
     pub fn kept_out_of_service(&self, now: Nanos, site: &SiteSpec) -> Vec<Name> {
-        if !self.is_any_in_service() {
+        if self.out_since.is_empty() || !self.is_any_in_service() {
             return Vec::new();
         }
         let leaving = self.dispensable(site);
@@ -276,7 +276,7 @@ impl Steering {
     /// What each node is to get of `site`. Of one that drains nothing is said: whoever drains it does.
     pub fn traffic(&self, site: &Name) -> Vec<(Name, Traffic)> {
         let of_node = |node: &NodeStanding| {
-            let serves = node.site.as_ref() == Some(site);
+            let serves = node.serves(site);
             let phase = self.moves.get(&node.name).filter(|m| m.from.as_ref() == Some(site));
             let traffic = match phase.map(|moving| moving.phase) {
                 Some(Phase::Draining) => return None,
@@ -295,7 +295,7 @@ impl Steering {
         let gives_none = |site: &Name| failing.contains(site) || self.left_alone.contains_key(site);
         // Who has more than it may gives none back that answers for one that does not.
         let has_too_many = |spec: &&SiteSpec| {
-            let of_it = self.standing.nodes.iter().filter(|n| n.site.as_ref() == Some(&spec.name));
+            let of_it = self.standing.nodes.iter().filter(|n| n.serves(&spec.name));
             self.down.contains_key(&spec.name) && of_it.count() > spec.guarantee.max as usize
         };
         let specs = self.standing.sites.iter().map(|hosted| &hosted.spec);
@@ -349,7 +349,7 @@ impl Steering {
     }
 
     fn stays(&self, node: &NodeStanding, site: &Name) -> bool {
-        node.site.as_ref() == Some(site) && !self.moves.contains_key(&node.name)
+        node.serves(site) && !self.moves.contains_key(&node.name)
     }
 
     fn out_for(&self, now: Nanos, node: &Name) -> Nanos {
@@ -404,25 +404,17 @@ impl Steering {
     /// Notes which nodes are out of service. Those that are in service again serve on, and so do those that another site was
     /// to get, which gets none of these.
     fn follow_service(&mut self, now: Nanos) {
-        let is_out = |node: &&NodeStanding| node.is_out_of_service && node.site.is_some();
-        let out: BTreeMap<_, _> = self
-            .standing
-            .nodes
-            .iter()
-            .filter(is_out)
-            .filter_map(|node| Some((node.name.clone(), node.site.clone()?)))
-            .collect();
+        let out = self.standing.nodes.iter().filter(|node| node.is_out_of_service);
+        let out: BTreeMap<_, _> =
+            out.filter_map(|node| Some((node.name.clone(), node.site.clone()?))).collect();
         self.out_since.retain(|node, _| out.contains_key(node));
         for node in out.keys() {
             self.out_since.entry(node.clone()).or_insert(now);
         }
         let is_over = |(node, moving): &(&Name, &Moving)| {
-            moving.phase == Phase::Draining
-                && if moving.is_out {
-                    !out.contains_key(*node)
-                } else {
-                    moving.to.is_some() && out.contains_key(*node)
-                }
+            let is_out = out.contains_key(*node);
+            let is_in_vain = if moving.is_out { !is_out } else { is_out && moving.to.is_some() };
+            moving.phase == Phase::Draining && is_in_vain
         };
         let over = self.moves.iter().filter(is_over).map(|(node, _)| node.clone());
         for node in over.collect::<Vec<_>>() {
@@ -447,13 +439,6 @@ impl Steering {
         self.moves.values().any(|moving| moving.to.as_ref() == Some(site))
     }
 
-    fn note_who_can_spare(&mut self, now: Nanos) {
-        let sites = self.standing.sites.iter().map(|hosted| &hosted.spec);
-        let sparing = sites.filter(|spec| !self.dispensable(spec).is_empty());
-        let since = |name: &Name| self.sparing_since.get(name).copied().unwrap_or(now);
-        self.sparing_since = sparing.map(|spec| (spec.name.clone(), since(&spec.name))).collect();
-    }
-
     /// Nodes that are out of service leave sites that can do without them. The policy does not count on them any more: what it
     /// found their sites instead serves by now. Where all nodes are out of service everything stays as it is.
     fn take_out(&mut self, now: Nanos, hindrances: &Hindrances) {
@@ -461,31 +446,33 @@ impl Steering {
             self.sparing_since.clear();
             return;
         }
-        self.note_who_can_spare(now);
-        let mut leaving = Vec::new();
+        let is_for = |since: &Nanos, least| now.saturating_sub(*since) >= least;
+        let (mut leaving, mut sparing_since) = (Vec::new(), BTreeMap::new());
         for HostedSite { spec, is_leaving } in &self.standing.sites {
-            let site = &spec.name;
-            let is_awaited = self.is_awaited(site);
+            let (site, dispensable) = (&spec.name, self.dispensable(spec));
+            if dispensable.is_empty() {
+                continue;
+            }
+            let sparing = self.sparing_since.get(site).copied().unwrap_or(now);
+            sparing_since.insert(site.clone(), sparing);
             let is_unknown = hindrances.failing.contains(site) || hindrances.unheard.contains(site);
             if *is_leaving || is_unknown || self.left_alone.contains_key(site) {
                 continue;
             }
-            let is_for = |since: Option<&Nanos>, least| {
-                since.is_some_and(|since| now.saturating_sub(*since) >= least)
-            };
-            let sparing_since = self.sparing_since.get(site);
-            let settled_since = self.settled.get(site).map(|(_, since)| since);
             // What was just decided is on its way by now.
-            let is_settled = is_for(settled_since, SERVES_ON_FOR) && !is_awaited;
+            let is_settled =
+                self.settled.get(site).is_some_and(|(_, since)| is_for(since, SERVES_ON_FOR))
+                    && !self.is_awaited(site);
             let goes = |node: &&Name| {
                 let out_for = self.out_for(now, node);
-                let is_time = |least| out_for >= least && is_for(sparing_since, least);
+                let is_time = |least| out_for >= least && is_for(&sparing, least);
                 let is_soon = is_time(SERVES_ON_FOR) && is_settled;
                 !self.refused.contains_key(*node) && (is_soon || is_time(SERVES_ON_MOST))
             };
-            let going = self.dispensable(spec).into_iter().filter(goes);
+            let going = dispensable.into_iter().filter(goes);
             leaving.extend(going.map(|node| (node.clone(), site.clone())));
         }
+        self.sparing_since = sparing_since;
         for (node, site) in leaving {
             let why = "it is out of service".into();
             self.moves.insert(node, Moving { is_out: true, ..Moving::away(site, why, now) });
@@ -573,7 +560,7 @@ impl Steering {
     fn keep_guarantees(&mut self, now: Nanos) {
         let mut needed = Vec::new();
         for site in self.standing.sites.iter().filter(|site| !site.is_leaving) {
-            let of_it = |node: &&NodeStanding| node.site.as_ref() == Some(&site.spec.name);
+            let of_it = |node: &&NodeStanding| node.serves(&site.spec.name);
             let (going, staying): (Vec<_>, Vec<_>) = self
                 .standing
                 .nodes
@@ -590,9 +577,11 @@ impl Steering {
                     && moving.phase == Phase::Draining
                     && moving.from.as_ref() == Some(&site.spec.name)
             };
-            let lacking = least(&site.spec).saturating_sub(self.answering(&site.spec.name));
-            let out = self.moves.iter().filter(is_out).take(lacking);
-            needed.extend(out.map(|(node, _)| node.clone()));
+            let mut out = self.moves.iter().filter(is_out).map(|(node, _)| node.clone()).peekable();
+            if out.peek().is_some() {
+                let answering = self.answering(&site.spec.name);
+                needed.extend(out.take(least(&site.spec).saturating_sub(answering)));
+            }
         }
         needed.iter().for_each(|node| self.call_back(now, node));
     }

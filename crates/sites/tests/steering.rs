@@ -92,7 +92,7 @@ impl World {
     }
 
     fn count(&self, site: &Name) -> u32 {
-        self.record.nodes.iter().filter(|node| node.site.as_ref() == Some(site)).count() as u32
+        self.record.nodes.iter().filter(|node| node.serves(site)).count() as u32
     }
 
     /// A change is recorded, or refused.
@@ -263,7 +263,7 @@ impl World {
     /// Nodes of `site` by the record for which another site was asked. One that died since is not
     /// among them: nor does [`Self::count`] have it.
     fn going(&self, site: &Name) -> u32 {
-        let of_it = |node: &&NodeStanding| node.site.as_ref() == Some(site);
+        let of_it = |node: &&NodeStanding| node.serves(site);
         let is_asked =
             |node: &&NodeStanding| self.asked.iter().any(|other| other.node == node.name);
         self.record.nodes.iter().filter(of_it).filter(is_asked).count() as u32
@@ -289,7 +289,7 @@ impl World {
         for hosted in &self.record.sites {
             for (node, traffic) in self.steering.traffic(&hosted.spec.name) {
                 let recorded = self.record.nodes.iter().find(|n| n.name == node).unwrap();
-                let serves = recorded.site.as_ref() == Some(&hosted.spec.name);
+                let serves = recorded.serves(&hosted.spec.name);
                 let is_on = traffic == Traffic::On(Weight::FULL);
                 let is_asked = self.asked.iter().any(|change| change.node == node);
                 assert!(is_on == (serves && !is_asked) && (is_on || traffic == Traffic::Off));
@@ -394,10 +394,7 @@ fn a_node_that_is_refused_serves_on_and_others_are_asked_for() {
         node.site.clone_from(site);
     }
     let look = |world: &mut World, after: Nanos| {
-        world.now = world.now.saturating_add(after);
-        world.steering.follow(world.now, world.record.clone()).unwrap();
-        let loads = Loads::silent(2, 4, LOOK);
-        world.steering.decide(world.now, &loads, &Hindrances::default());
+        world.decide(after);
         let drained: Vec<_> = world.steering.draining().into_keys().collect();
         drained.iter().for_each(|node| world.steering.drained(node, None));
         world.steering.take_changes()
@@ -436,10 +433,7 @@ fn sites_beside_jobs(cpu: [u32; 2], nodes: &[(Option<&str>, u32)]) -> World {
 
 /// What is asked for at one look at which nothing is heard of loads, and which nodes drain then.
 fn look_once(world: &mut World, hindrances: &Hindrances) -> (Vec<Change>, Vec<Name>) {
-    world.now = world.now.saturating_add(LOOK);
-    world.steering.follow(world.now, world.record.clone()).unwrap();
-    let (sites, nodes) = (world.steering.sites().len(), world.record.nodes.len());
-    world.steering.decide(world.now, &Loads::silent(sites, nodes, LOOK), hindrances);
+    world.decide_with(LOOK, hindrances);
     let drained: Vec<_> = world.steering.draining().into_keys().collect();
     (world.steering.take_changes(), drained)
 }
