@@ -49,6 +49,15 @@ impl Farm {
         Self { world, nodes, haproxy }
     }
 
+    /// A shop that has two of three nodes, no more and no less, and one of these.
+    fn with_a_spare() -> (Self, Name) {
+        let farm = Self::new(3, &["shop"]);
+        farm.add("shop", [2, 2, 2], 1).unwrap();
+        wait("its guarantee", || farm.nodes_of("shop").len() == 2);
+        let first = farm.nodes_of("shop").remove(0);
+        (farm, first)
+    }
+
     fn spec(&self, site: &str, [hard, soft, max]: [u32; 3], priority: u32) -> SiteSpec {
         let socket = self.haproxy.socket.clone();
         SiteSpec {
@@ -156,10 +165,7 @@ fn a_site_that_is_described_anew_has_its_nodes_as_described() {
 
 #[test]
 fn a_node_that_dies_is_replaced_and_one_that_comes_back_is_a_spare() {
-    let farm = Farm::new(3, &["shop"]);
-    farm.add("shop", [2, 2, 2], 1).unwrap();
-    wait("its guarantee", || farm.nodes_of("shop").len() == 2);
-    let dead = farm.nodes_of("shop").remove(0);
+    let (farm, dead) = Farm::with_a_spare();
     let number: usize = dead.as_str()[1..].parse().unwrap();
     farm.nodes[number - 1].die();
     // Its agent hangs in what it is told: one that says nothing is as good as none.
@@ -186,10 +192,7 @@ fn a_node_that_dies_is_replaced_and_one_that_comes_back_is_a_spare() {
 // as before; where there is no other node it serves on.
 #[test]
 fn a_node_that_is_drained_leaves_its_site_when_another_has_come() {
-    let farm = Farm::new(3, &["shop"]);
-    farm.add("shop", [2, 2, 2], 1).unwrap();
-    wait("its guarantee", || farm.nodes_of("shop").len() == 2);
-    let first = farm.nodes_of("shop").remove(0);
+    let (farm, first) = Farm::with_a_spare();
     let drain = |node: &Name| {
         let nodes = NodeSet::Named([node.clone()].into());
         farm.world.client().drain(nodes, "new disk".parse().unwrap()).unwrap();

@@ -64,11 +64,11 @@ impl Core {
     }
 
     fn make_missing(&self, stream: &Stream, peer: &Introduction, is_alone: bool) {
-        let info = &peer.context;
-        let (taken, lost) = stream.ways(Instant::now());
+        let (info, now) = (&peer.context, Instant::now());
+        let (taken, lost) = stream.ways(now);
         // The others come first until it is known whether these lead there again.
         lost.iter().for_each(|way| self.survey.lost(way));
-        let much = stream.carries_much(Instant::now());
+        let much = stream.carries_much(now);
         if !stream.has_room() {
             return;
         }
