@@ -8,13 +8,11 @@ use crate::directory::protocol::{ContextInfo, Record};
 use crate::error::{FindError, OpenError, RecvError, RegisterError, SendError};
 use crate::flow::Unsent;
 use crate::id::{ContextId, Place, ResourceId};
-use crate::link::Link;
 use crate::matching::{Match, Tag};
 use crate::payload::{Buffer, Payload};
 use crate::progress::{Parker, after, lock};
 use crate::region::Lifelines;
 use crate::threads;
-use arc_swap::ArcSwapOption;
 use keeptime_model::Invalid;
 use keeptime_model::units::BitsPerSecond;
 use std::sync::atomic::AtomicBool;
@@ -37,8 +35,6 @@ pub struct Context {
 pub struct Resource {
     shared: Arc<Shared>,
     place: Place,
-    /// The link that was used last: threads that have a resource each do not meet on the way.
-    last: ArcSwapOption<Link>,
 }
 
 /// A message.
@@ -111,8 +107,7 @@ impl Context {
         let core = &self.shared.core;
         let place = core.inboxes().open().ok_or(RegisterError::TooMany)?;
         // Closed again when it is dropped on the way out.
-        let resource =
-            Resource { shared: self.shared.clone(), place, last: ArcSwapOption::empty() };
+        let resource = Resource { shared: self.shared.clone(), place };
         core.directory().register(place, attributes)?;
         Ok(resource)
     }
@@ -272,18 +267,10 @@ impl Resource {
         patience: Patience,
     ) -> Result<(), SendError> {
         let core = &self.shared.core;
-        let last = self.last.load();
-        if let Some(link) = last.as_deref()
-            && core.send_at_once(self.place, to, tag, &mut payload, link)
-        {
+        if core.send_at_once(self.place, to, tag, &mut payload) {
             return Ok(());
         }
-        let mut link = last.clone();
-        let sent = core.send(self.place, to, tag, payload, patience, &mut link);
-        if last.as_ref().map(Arc::as_ptr) != link.as_ref().map(Arc::as_ptr) {
-            self.last.store(link);
-        }
-        sent
+        core.send(self.place, to, tag, payload, patience)
     }
 
     fn recv_with(&self, wanted: Match, patience: Patience) -> Result<Message, RecvError> {

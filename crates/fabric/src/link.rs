@@ -76,7 +76,7 @@ pub struct Link {
     pub in_memory: bool,
     /// [`Link::look_after`] is to be called every few seconds.
     pub is_looked_after: bool,
-    glance: Option<Glance>,
+    glance: Option<Box<dyn Glance>>,
     /// Where pieces of long messages wait for their times, if rates can be reserved.
     turns: Option<Arc<Turns>>,
     out: Mutex<Out>,
@@ -108,6 +108,14 @@ pub struct Link {
 struct Watched {
     reading: Vec<OwnedFd>,
     writing: Option<OwnedFd>,
+}
+
+/// What a link leaves when it is over.
+#[derive(Debug)]
+pub struct Left {
+    /// What may not have arrived, but for what threads lend.
+    unsent: Vec<Sent>,
+    watched: Vec<OwnedFd>,
 }
 
 impl Link {
@@ -143,11 +151,6 @@ impl Link {
     /// The same, whose long messages are carried at the rates that are reserved in `turns`.
     pub fn in_turns(self, turns: Arc<Turns>) -> Self {
         Self { turns: Some(turns), ..self }
-    }
-
-    /// Whether what is for `context` can be sent by it.
-    pub fn leads_to(&self, context: ContextId) -> bool {
-        self.peer == context && self.broken.get().is_none()
     }
 
     /// The other end begins to send by it, as by its own link of this number.
@@ -252,9 +255,20 @@ impl Link {
 
     /// Ends it, and tells everybody whom it concerns. Only the first call does something; returns whether it was that.
     pub fn end(&self, why: Broken, home: &impl Home) -> bool {
-        if self.broken.set(why).is_err() {
-            return false;
+        let Some(Left { unsent, watched }) = self.close(why) else { return false };
+        for Sent { from, to, tag } in unsent {
+            home.notify(from, self.undelivered(to, tag, Reason::Unconfirmed));
         }
+        self.assemblies.waiting().iter().for_each(|parker| home.progress().wake(parker));
+        self.wake_waiting(home);
+        watched.into_iter().for_each(|fd| home.progress().forget(fd));
+        true
+    }
+
+    /// The same without a word to anybody: whoever keeps it keeps nothing that is large, or that the other end would see.
+    /// Returns what is to be told; none from the second call on.
+    pub fn close(&self, why: Broken) -> Option<Left> {
+        self.broken.set(why).ok()?;
         let (unconfirmed, offers) = {
             let mut out = lock(&self.out);
             out.sender = None;
@@ -263,14 +277,10 @@ impl Link {
             (out.flow.abandon().collect::<BTreeMap<_, _>>(), out.offers.end())
         };
         *self.input() = None;
-        for Sent { from, to, tag } in offers.not_arrived(unconfirmed).into_values() {
-            home.notify(from, self.undelivered(to, tag, Reason::Unconfirmed));
-        }
-        self.assemblies.waiting().iter().for_each(|parker| home.progress().wake(parker));
-        self.wake_waiting(home);
+        self.glance.iter().for_each(|glance| glance.end());
+        let unsent = offers.not_arrived(unconfirmed).into_values().collect();
         let Watched { reading, writing } = &mut *lock(&self.watched);
-        reading.drain(..).chain(writing.take()).for_each(|fd| home.progress().forget(fd));
-        true
+        Some(Left { unsent, watched: reading.drain(..).chain(writing.take()).collect() })
     }
 
     /// Whether the time of the next piece of a long message has come.

@@ -6,27 +6,32 @@ use crate::id::ContextId;
 use crate::link::{Home, Link};
 use crate::streams::REMEMBERED_MOST;
 use crate::transport::Broken;
-use arc_swap::{ArcSwap, Guard};
-use std::collections::{BTreeSet, HashMap};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::rc::Rc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Looked up by the context at the other end, by number, or all at once.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Links {
+    /// Its number in this process.
+    number: usize,
     table: RwLock<Table>,
-    view: ArcSwap<View>,
-    version: AtomicU32,
+    /// That of the table's view.
+    version: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     /// The number of the last link.
     last: u32,
-    by_peer: HashMap<ContextId, Arc<Link>>,
+    /// On which to send to each other context.
+    by_peer: BTreeMap<ContextId, Arc<Link>>,
     by_number: ByNumber,
+    view: Arc<View>,
     /// The link that each other context has made last, if it is there.
     made_by: HashMap<ContextId, Made>,
     /// With which of its attempts each other context has called last.
@@ -50,23 +55,53 @@ struct Made {
 #[derive(Debug, Default)]
 struct Latest<N>(HashMap<ContextId, N>);
 
-/// A [`View`] that was right when it was looked up: that touches no memory which other threads look up theirs by.
-pub type Current = Guard<Arc<View>>;
+/// A [`View`] that was right when it was looked up. As long as it is, the thread looks it up again without a word that
+/// other threads write to: each has its own count of who uses it.
+pub type Current = Rc<Arc<View>>;
 
 /// All links at some moment. Looking whether it is still right is one read of one word.
 #[derive(Debug, Default)]
 pub struct View {
-    version: u32,
+    /// No other view of any context has it, but for those without links.
+    version: usize,
+    /// On which to send to each other context, in the order of these.
+    by_peer: Vec<(ContextId, Arc<Link>)>,
     /// Those that are looked at without a system call.
     pub in_memory: Vec<Arc<Link>>,
     /// Those that are not.
     pub others: Vec<Arc<Link>>,
 }
 
+/// How many contexts a thread can look up views of in turns, without a look at any table.
+const SEEN_MOST: usize = 4;
+
+thread_local! {
+    /// What this thread has looked up last. It outlives contexts, and then keeps links that are over.
+    static SEEN: RefCell<[Option<Current>; SEEN_MOST]> = const { RefCell::new([const { None }; SEEN_MOST]) };
+}
+
+impl Default for Links {
+    fn default() -> Self {
+        static LAST: AtomicUsize = AtomicUsize::new(0);
+        let (number, table) = (LAST.fetch_add(1, Relaxed), RwLock::default());
+        Self { number, table, version: AtomicUsize::new(0) }
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        // Threads may keep them for long.
+        let table = self.table.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for link in table.by_number.values() {
+            link.close(Broken::Closed);
+        }
+    }
+}
+
 impl Links {
     /// The link on which to send to `peer`.
     pub fn to(&self, peer: ContextId) -> Option<Arc<Link>> {
-        self.read().by_peer.get(&peer).cloned()
+        self.view().to(peer).cloned()
     }
 
     /// The link of this number.
@@ -88,7 +123,7 @@ impl Links {
         let link = Arc::new(make(table.last));
         table.by_number.insert(link.id, link.clone());
         table.by_peer.entry(link.peer).or_insert_with(|| link.clone());
-        self.renew(&table);
+        self.renew(&mut table);
         link
     }
 
@@ -161,12 +196,27 @@ impl Links {
         if table.made_by.get(&link.peer).is_some_and(|made| made.link == link.id) {
             table.made_by.remove(&link.peer);
         }
-        self.renew(&table);
+        self.renew(&mut table);
     }
 
     /// All of them.
     pub fn view(&self) -> Current {
-        self.view.load()
+        let version = self.version.load(Acquire);
+        let seen = |all: &RefCell<[Option<Current>; SEEN_MOST]>| {
+            all.borrow()[self.number % SEEN_MOST].clone().filter(|view| view.version == version)
+        };
+        // A thread that ends may have none any more.
+        SEEN.try_with(seen).ok().flatten().unwrap_or_else(|| self.look_up())
+    }
+
+    #[cold]
+    fn look_up(&self) -> Current {
+        let view = Rc::new(self.read().view.clone());
+        let former =
+            SEEN.try_with(|all| all.borrow_mut()[self.number % SEEN_MOST].replace(view.clone()));
+        // With it the last of a link may go.
+        drop(former);
+        view
     }
 
     /// Makes `view` right again if it is not.
@@ -176,10 +226,12 @@ impl Links {
         }
     }
 
-    fn renew(&self, table: &Table) {
+    fn renew(&self, table: &mut Table) {
+        static LAST: AtomicUsize = AtomicUsize::new(0);
         let (in_memory, others) = table.by_number.values().cloned().partition(|l| l.in_memory);
-        let version = self.view.load().version.wrapping_add(1);
-        self.view.store(Arc::new(View { version, in_memory, others }));
+        let by_peer = table.by_peer.iter().map(|(peer, link)| (*peer, link.clone())).collect();
+        let version = LAST.fetch_add(1, Relaxed) + 1;
+        table.view = Arc::new(View { version, by_peer, in_memory, others });
         self.version.store(version, Release);
     }
 
@@ -193,6 +245,12 @@ impl Links {
 }
 
 impl View {
+    /// The link on which to send to `peer`.
+    pub fn to(&self, peer: ContextId) -> Option<&Arc<Link>> {
+        let at = self.by_peer.binary_search_by_key(&peer, |(peer, _)| *peer).ok()?;
+        Some(&self.by_peer[at].1)
+    }
+
     /// All of them: those in memory first.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Link>> {
         self.in_memory.iter().chain(&self.others)
@@ -249,10 +307,51 @@ impl<N: Copy> Latest<N> {
 mod tests {
     use super::*;
     use crate::transport::rails;
+    use std::thread;
 
     fn link(links: &Links, peer: u64) -> Arc<Link> {
         let (ends, _) = rails::ends().unwrap();
         links.insert(|number| Link::new(number, ContextId::new(peer), ends))
+    }
+
+    /// Goal: what a thread looks up is right, whatever it has looked up before. Method: links of more contexts than it
+    /// remembers, of which one changes before each look, by this thread or by another.
+    #[test]
+    fn every_look_finds_what_is_there_then() {
+        let all: Vec<_> = (0..=2 * SEEN_MOST).map(|_| Links::default()).collect();
+        let mut expected = vec![BTreeMap::new(); all.len()];
+        for step in 0..400 {
+            let at = fastrand::usize(..all.len());
+            let (links, expected) = (&all[at], &mut expected[at]);
+            let mut change = || match expected.pop_first() {
+                Some((_, former)) if step % 3 == 0 => links.remove(&former),
+                former => {
+                    let new = link(links, step);
+                    expected.extend(former);
+                    expected.insert(new.id, new);
+                }
+            };
+            if step % 2 == 0 {
+                thread::scope(|scope| scope.spawn(&mut change).join().unwrap());
+            } else {
+                change();
+            }
+            let view = links.view();
+            let mut numbers: Vec<_> = view.all().map(|link| link.id).collect();
+            numbers.sort_unstable();
+            assert!(numbers.iter().eq(expected.keys()), "step {step}");
+            let is_found = |link: &Arc<Link>| view.to(link.peer).is_some_and(|to| to.id == link.id);
+            assert!(expected.values().all(is_found));
+        }
+    }
+
+    /// Whoever has looked them up does not hold them up.
+    #[test]
+    fn when_a_context_goes_its_links_are_over() {
+        let links = Links::default();
+        let (link, view) = (link(&links, 7), links.view());
+        drop(links);
+        assert_eq!((link.broken(), view.all().count()), (Some(&Broken::Closed), 1));
     }
 
     /// A peer's links are over when it has begun to send by a later one, one that is late at once; those by which it

@@ -1,6 +1,6 @@
 //! Memory that several processes map.
 
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
@@ -41,6 +41,19 @@ impl Mapping {
         // SAFETY: a new mapping at a place that the kernel chooses.
         let base = unsafe { mmap(None, size, rights, MapFlags::MAP_SHARED, memory, 0)? };
         Ok(Self { base: base.cast(), length })
+    }
+
+    /// Lets go of the memory. What is read here is zero from now on: whoever looks at it just now is not disturbed.
+    ///
+    /// # Safety
+    /// Nobody writes here any more.
+    pub unsafe fn let_go(&self) {
+        let Some(size) = NonZeroUsize::new(self.length) else { return };
+        // Only read it takes no memory, which the kernel might not have.
+        let flags = MapFlags::MAP_FIXED | MapFlags::MAP_PRIVATE;
+        // SAFETY: in the place of what `new` has mapped, in one step, and for as long.
+        let _ =
+            unsafe { mmap_anonymous(Some(self.base.addr()), size, ProtFlags::PROT_READ, flags) };
     }
 
     /// Where it begins; valid for as long as `self` is.

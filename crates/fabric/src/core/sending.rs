@@ -16,7 +16,7 @@ use crate::transport::Broken;
 use std::sync::Arc;
 
 impl Core {
-    /// Sends a short message by `link` if nothing has to be waited for; false if it has to be sent
+    /// Sends a short message by the link that there is if nothing has to be waited for; false if it has to be sent
     /// otherwise: then nothing is taken out of `payload`.
     pub fn send_at_once(
         &self,
@@ -24,11 +24,12 @@ impl Core {
         to: ResourceId,
         tag: Tag,
         payload: &mut Payload<'_>,
-        link: &Link,
     ) -> bool {
-        if payload.len() > EAGER_MOST || !self.turns.are_free() || !link.leads_to(to.context) {
+        if payload.len() > EAGER_MOST || !self.turns.are_free() {
             return false;
         }
+        let view = self.links.view();
+        let Some(link) = view.to(to.context) else { return false };
         let credit = self.inboxes.credit_with_message(from, link.id);
         let sent = link.message(from, to.place, tag, payload, credit) == Ok(Attempt::Done);
         if sent {
@@ -44,7 +45,7 @@ impl Core {
         sent
     }
 
-    /// Sends a message. `last` is the link that was used last, if that led to the same context.
+    /// Sends a message.
     pub fn send(
         &self,
         from: Place,
@@ -52,7 +53,6 @@ impl Core {
         tag: Tag,
         payload: Payload<'_>,
         patience: Patience,
-        last: &mut Option<Arc<Link>>,
     ) -> Result<(), SendError> {
         if payload.len() as u64 > self.config.message_most {
             let (bytes, most) = (payload.len(), self.config.message_most);
@@ -66,11 +66,7 @@ impl Core {
         if to.context == self.id {
             return self.send_within(from, to.place, tag, payload, patience);
         }
-        let link = match last.take().filter(|link| link.leads_to(to.context)) {
-            Some(link) => link,
-            None => self.link_to(to.context, patience)?,
-        };
-        let link = &*last.insert(link);
+        let link = &self.link_to(to.context, patience)?;
         let sent = match payload {
             Payload::Given(data) if data.len() > EAGER_MOST => {
                 self.give(link, from, to.place, tag, data, patience)

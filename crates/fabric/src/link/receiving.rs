@@ -19,7 +19,7 @@ const UNASKED_MOST: u32 = 8;
 impl Link {
     /// Whether [`Self::receive`] may have something to do.
     pub fn may_have_frames(&self) -> bool {
-        self.glance.as_ref().is_none_or(|glance| glance()) || self.has_backlog()
+        self.glance.as_ref().is_none_or(|glance| glance.may_have_frames()) || self.has_backlog()
     }
 
     /// Handles frames that have arrived, unless another thread does. Returns how many.

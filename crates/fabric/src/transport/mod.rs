@@ -190,11 +190,18 @@ pub struct Ends {
     pub poll_is_enough: bool,
     /// Whether [`Receiver::poll`] may have something to do, told without a lock; none where only that
     /// tells.
-    pub glance: Option<Glance>,
+    pub glance: Option<Box<dyn Glance>>,
 }
 
-/// Looks without a lock. It may be wrong for a moment, but not for ever.
-pub type Glance = Box<dyn Fn() -> bool + Send + Sync>;
+/// Looks without a lock.
+pub trait Glance: Send + Sync {
+    /// Whether there may be something to do. It may be wrong for a moment, but not for ever.
+    fn may_have_frames(&self) -> bool;
+
+    /// Both halves are no more: the memory that is looked at is given back. There is nothing to do ever again, for whoever
+    /// still looks.
+    fn end(&self);
+}
 
 /// Wakes whoever sleeps on `bell`.
 fn ring_bell(bell: &EventFd) -> Result<(), Broken> {

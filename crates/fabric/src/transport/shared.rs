@@ -2,7 +2,7 @@
 //! name: it is made by the caller and handed over on a Unix socket, with an event counter for each
 //! side to be woken by. The socket stays open only to tell when the other process has ended.
 
-use super::{Broken, Ends, Receiver, Sender, Sent, Sink, ring_bell};
+use super::{Broken, Ends, Glance, Receiver, Sender, Sent, Sink, ring_bell};
 use crate::frame::{EAGER_MOST, HEAD, Head};
 use crate::mapping::{Access, Mapping};
 use crate::ring::{Memory, Push, Reader, SLOT, Word, Writer, may_have_frame};
@@ -129,8 +129,7 @@ fn halves(
         socket,
         closed: closed.clone(),
     };
-    let looked_at = ring(read);
-    let glance = move || may_have_frame(&looked_at) || closed.load(Ordering::Relaxed);
+    let glance = SharedGlance { ring: ring(read), closed };
     Ok(Ends {
         sender: Box::new(sender),
         receiver: Box::new(receiver),
@@ -147,6 +146,12 @@ struct SharedSender {
     bell: Arc<EventFd>,
 }
 
+/// What is looked at without the lock of the reader.
+struct SharedGlance {
+    ring: SharedRing,
+    closed: Arc<AtomicBool>,
+}
+
 struct SharedReceiver {
     ring: Reader<SharedRing>,
     own_bell: EventFd,
@@ -154,6 +159,18 @@ struct SharedReceiver {
     socket: UnixStream,
     /// The other process has ended; what it had written is still read.
     closed: Arc<AtomicBool>,
+}
+
+impl Glance for SharedGlance {
+    fn may_have_frames(&self) -> bool {
+        may_have_frame(&self.ring) || self.closed.load(Ordering::Relaxed)
+    }
+
+    fn end(&self) {
+        // SAFETY: those who wrote were the halves of this end.
+        unsafe { self.ring.mapping.let_go() };
+        self.closed.store(false, Ordering::Relaxed);
+    }
 }
 
 impl Sender for SharedSender {
@@ -374,6 +391,8 @@ mod tests {
     use crate::matching::Tag;
     use proptest::prelude::*;
     use std::collections::VecDeque;
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
 
     #[derive(Default)]
     struct Collected(VecDeque<(Head, Vec<u8>)>);
@@ -448,6 +467,23 @@ mod tests {
         let mut collected = Collected::default();
         assert_eq!(other.receiver.poll(&mut collected), Ok(1));
         assert_eq!(other.receiver.poll(&mut collected), Err(Broken::Closed));
+    }
+
+    /// Goal: threads that keep a link that is over do not keep its memory. Method: what the kernel says that this process
+    /// maps of it.
+    #[test]
+    fn who_still_looks_at_ends_that_are_gone_holds_no_memory() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let offered = Offered::new().unwrap();
+        let memory = File::from(offered.memory.try_clone().unwrap());
+        let inode = format!(" {} ", memory.metadata().unwrap().ino());
+        let is_mapped = || fs::read_to_string("/proc/self/maps").unwrap().contains(&inode);
+        let Ends { sender, receiver, glance, .. } = offered.ends(one).unwrap();
+        let glance = glance.unwrap();
+        drop((sender, receiver));
+        assert!(is_mapped());
+        glance.end();
+        assert!(!is_mapped() && !glance.may_have_frames());
     }
 
     #[test]
