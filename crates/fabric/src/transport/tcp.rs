@@ -19,9 +19,9 @@ const KEPT_MOST: usize = 128 << 10;
 const GATHERED: usize = 64 << 10;
 /// Payloads at least this long are not copied to what is kept, if that can be helped.
 const COPIED_MOST: usize = 16 << 10;
-/// Payloads at most this long are joined with their heads: a call for one buffer is cheaper than one
-/// for two.
-const JOINED_MOST: usize = 256;
+/// Payloads at most this long are joined with their heads: a call for one buffer is cheaper than one for two, by more than
+/// so many bytes take to be copied.
+const JOINED_MOST: usize = 8 << 10;
 /// How the kernel is given something.
 const CARRY: MsgFlags = MsgFlags::MSG_NOSIGNAL.union(MsgFlags::MSG_DONTWAIT);
 /// Bytes that are read ahead: by one call as many short frames as are sent by one.
@@ -82,19 +82,16 @@ struct TcpReceiver {
 impl TcpSender {
     /// What is still kept, then `head` and `payload`, by one call.
     fn carry_on(&mut self, head: &[u8], payload: &[u8]) -> Result<(), Broken> {
+        if payload.len() <= JOINED_MOST {
+            self.kept.extend_from_slice(head);
+            self.kept.extend_from_slice(payload);
+            return self.carry_kept();
+        }
         let kept = &self.kept[self.carried..];
         let fd = self.stream.as_raw_fd();
-        let mut taken = if kept.is_empty() && payload.len() <= JOINED_MOST {
-            let mut joined = [0; HEAD + JOINED_MOST];
-            joined[..head.len()].copy_from_slice(head);
-            let length = head.len() + payload.len();
-            joined[head.len()..length].copy_from_slice(payload);
-            carried(|| send(fd, &joined[..length], CARRY))?
-        } else {
-            let parts = [IoSlice::new(kept), IoSlice::new(head), IoSlice::new(payload)];
-            let parts = &parts[usize::from(kept.is_empty())..];
-            carried(|| sendmsg::<()>(fd, parts, &[], CARRY, None))?
-        };
+        let parts = [IoSlice::new(kept), IoSlice::new(head), IoSlice::new(payload)];
+        let parts = &parts[usize::from(kept.is_empty())..];
+        let mut taken = carried(|| sendmsg::<()>(fd, parts, &[], CARRY, None))?;
         let of_kept = taken.min(kept.len());
         self.carried += of_kept;
         taken -= of_kept;
@@ -104,6 +101,14 @@ impl TcpSender {
             self.kept.extend_from_slice(&part[of_part..]);
             taken -= of_part;
         }
+        Ok(())
+    }
+
+    /// What is kept, by one call.
+    fn carry_kept(&mut self) -> Result<(), Broken> {
+        let fd = self.stream.as_raw_fd();
+        self.carried += carried(|| send(fd, &self.kept[self.carried..], CARRY))?;
+        self.give_up_carried();
         Ok(())
     }
 
@@ -158,7 +163,7 @@ impl Sender for TcpSender {
 
     fn flush(&mut self) -> Result<bool, Broken> {
         if self.left() > 0 {
-            self.carry_on(&[], &[])?;
+            self.carry_kept()?;
         }
         Ok(self.left() == 0)
     }
