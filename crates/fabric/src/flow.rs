@@ -178,8 +178,7 @@ impl Outbound {
     /// The link is broken: what the other end may not have seen, with its number.
     pub fn abandon(&mut self) -> impl Iterator<Item = (u32, Sent)> {
         let unconfirmed: Vec<_> = self.unconfirmed().collect();
-        self.on_the_way = Counts::new();
-        self.unconfirmed.clear();
+        (self.on_the_way, self.unconfirmed) = (Counts::new(), VecDeque::new());
         unconfirmed.into_iter()
     }
 }

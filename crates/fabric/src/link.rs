@@ -32,7 +32,7 @@ use crate::transport::{Broken, Ends, Glance, Receiver};
 use crate::turns::{Flow, Turns};
 use assemblies::Assemblies;
 use out::Out;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -115,6 +115,8 @@ struct Watched {
 pub struct Left {
     /// What may not have arrived, but for what threads lend.
     unsent: Vec<Sent>,
+    /// Who waits for what was arriving.
+    waiting: Vec<Arc<Parker>>,
     watched: Vec<OwnedFd>,
 }
 
@@ -255,11 +257,11 @@ impl Link {
 
     /// Ends it, and tells everybody whom it concerns. Only the first call does something; returns whether it was that.
     pub fn end(&self, why: Broken, home: &impl Home) -> bool {
-        let Some(Left { unsent, watched }) = self.close(why) else { return false };
+        let Some(Left { unsent, waiting, watched }) = self.close(why) else { return false };
         for Sent { from, to, tag } in unsent {
             home.notify(from, self.undelivered(to, tag, Reason::Unconfirmed));
         }
-        self.assemblies.waiting().iter().for_each(|parker| home.progress().wake(parker));
+        waiting.iter().for_each(|parker| home.progress().wake(parker));
         self.wake_waiting(home);
         watched.into_iter().for_each(|fd| home.progress().forget(fd));
         true
@@ -271,16 +273,17 @@ impl Link {
         self.broken.set(why).ok()?;
         let (unconfirmed, offers) = {
             let mut out = lock(&self.out);
-            out.sender = None;
+            (out.sender, out.answers) = (None, VecDeque::new());
             // If the mistake was in what the other end says that it has seen, all counts as lost.
             let _ = out.flow.confirm(self.confirmed.load(Relaxed));
             (out.flow.abandon().collect::<BTreeMap<_, _>>(), out.offers.end())
         };
         *self.input() = None;
         self.glance.iter().for_each(|glance| glance.end());
+        let waiting = self.assemblies.end();
         let unsent = offers.not_arrived(unconfirmed).into_values().collect();
         let Watched { reading, writing } = &mut *lock(&self.watched);
-        Some(Left { unsent, watched: reading.drain(..).chain(writing.take()).collect() })
+        Some(Left { unsent, waiting, watched: reading.drain(..).chain(writing.take()).collect() })
     }
 
     /// Whether the time of the next piece of a long message has come.

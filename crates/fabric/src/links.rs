@@ -62,7 +62,9 @@ pub type Current = Rc<Arc<View>>;
 /// All links at some moment. Looking whether it is still right is one read of one word.
 #[derive(Debug, Default)]
 pub struct View {
-    /// No other view of any context has it, but for those without links.
+    /// The number of whose it is.
+    of: usize,
+    /// No other view of this process has it, but for the first ones, which are empty.
     version: usize,
     /// On which to send to each other context, in the order of these.
     by_peer: Vec<(ContextId, Arc<Link>)>,
@@ -76,14 +78,17 @@ pub struct View {
 const SEEN_MOST: usize = 4;
 
 thread_local! {
-    /// What this thread has looked up last. It outlives contexts, and then keeps links that are over.
-    static SEEN: RefCell<[Option<Current>; SEEN_MOST]> = const { RefCell::new([const { None }; SEEN_MOST]) };
+    /// What this thread has looked up last, the newest last: of each context one. They outlive contexts, and then keep links
+    /// that are over.
+    static SEEN: RefCell<Vec<Current>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Default for Links {
     fn default() -> Self {
         static LAST: AtomicUsize = AtomicUsize::new(0);
-        let (number, table) = (LAST.fetch_add(1, Relaxed), RwLock::default());
+        let number = LAST.fetch_add(1, Relaxed);
+        let view = Arc::new(View { of: number, ..View::default() });
+        let table = RwLock::new(Table { view, ..Table::default() });
         Self { number, table, version: AtomicUsize::new(0) }
     }
 }
@@ -202,8 +207,8 @@ impl Links {
     /// All of them.
     pub fn view(&self) -> Current {
         let version = self.version.load(Acquire);
-        let seen = |all: &RefCell<[Option<Current>; SEEN_MOST]>| {
-            all.borrow()[self.number % SEEN_MOST].clone().filter(|view| view.version == version)
+        let seen = |all: &RefCell<Vec<Current>>| {
+            all.borrow().iter().find(|view| view.version == version).cloned()
         };
         // A thread that ends may have none any more.
         SEEN.try_with(seen).ok().flatten().unwrap_or_else(|| self.look_up())
@@ -212,8 +217,14 @@ impl Links {
     #[cold]
     fn look_up(&self) -> Current {
         let view = Rc::new(self.read().view.clone());
-        let former =
-            SEEN.try_with(|all| all.borrow_mut()[self.number % SEEN_MOST].replace(view.clone()));
+        let former = SEEN.try_with(|all| {
+            let mut all = all.borrow_mut();
+            let own = all.iter().position(|other| other.of == view.of);
+            let leaves = own.or((all.len() == SEEN_MOST).then_some(0));
+            let former = leaves.map(|at| all.remove(at));
+            all.push(view.clone());
+            former
+        });
         // With it the last of a link may go.
         drop(former);
         view
@@ -231,7 +242,7 @@ impl Links {
         let (in_memory, others) = table.by_number.values().cloned().partition(|l| l.in_memory);
         let by_peer = table.by_peer.iter().map(|(peer, link)| (*peer, link.clone())).collect();
         let version = LAST.fetch_add(1, Relaxed) + 1;
-        table.view = Arc::new(View { version, by_peer, in_memory, others });
+        table.view = Arc::new(View { of: self.number, version, by_peer, in_memory, others });
         self.version.store(version, Release);
     }
 
@@ -306,7 +317,9 @@ impl<N: Copy> Latest<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::rails;
+    use crate::transport::testing::streams;
+    use crate::transport::{rails, tcp};
+    use std::io::Read;
     use std::thread;
 
     fn link(links: &Links, peer: u64) -> Arc<Link> {
@@ -345,13 +358,28 @@ mod tests {
         }
     }
 
-    /// Whoever has looked them up does not hold them up.
+    /// As many contexts as a thread remembers are looked up in turns without a look at any table, whatever went before.
     #[test]
-    fn when_a_context_goes_its_links_are_over() {
-        let links = Links::default();
-        let (link, view) = (link(&links, 7), links.view());
+    fn what_was_looked_up_is_remembered() {
+        let all: Vec<_> = (0..3 * SEEN_MOST).map(|_| Links::default()).collect();
+        all.iter().for_each(|links| drop(link(links, 7)));
+        all.iter().for_each(|links| drop(links.view()));
+        let used: Vec<_> = all.iter().step_by(3).collect();
+        let first: Vec<_> = used.iter().map(|links| links.view()).collect();
+        let again = used.iter().zip(&first).all(|(links, view)| Rc::ptr_eq(&links.view(), view));
+        assert!(again);
+    }
+
+    /// Whoever has looked them up does not keep connections.
+    #[test]
+    fn when_a_context_goes_its_connections_are_closed() {
+        let (links, (one, mut other)) = (Links::default(), streams());
+        let ends = tcp::ends(one).unwrap();
+        let link = links.insert(|number| Link::new(number, ContextId::new(7), ends));
+        let view = links.view();
         drop(links);
         assert_eq!((link.broken(), view.all().count()), (Some(&Broken::Closed), 1));
+        assert_eq!(other.read(&mut [0]).unwrap(), 0);
     }
 
     /// A peer's links are over when it has begun to send by a later one, one that is late at once; those by which it

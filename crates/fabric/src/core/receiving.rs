@@ -75,10 +75,6 @@ impl Core {
         (from, to, tag): (ResourceId, Place, Tag),
         wanted: &Match,
     ) -> Option<Vec<u8>> {
-        // What was fetched ahead may be there all the same.
-        if link.broken().is_some() && !link.has_taken(token) {
-            return None;
-        }
         if link.take_offer(token, size as usize).is_err() {
             let (from, reason) = (from.place, Refusal::NoRoom { left: 0 });
             self.answer(link, Frame::Rejected { from, to, tag, token, bytes: 0, reason });
@@ -125,16 +121,20 @@ impl Core {
             let to = ResourceId { context: self.id, place: to };
             return self.notify(from.place, Undelivered { to, tag, reason: Reason::Gone });
         }
-        let Some(link) = self.links.numbered(message.link) else { return };
         let (from, bytes, reason) = (from.place, message.charge, Refusal::Gone);
         let rejected = |token| Frame::Rejected { from, to, tag, token, bytes, reason };
         match message.body {
             Body::Offered(offered) => {
-                link.reject_offer(offered.token, rejected(offered.token));
+                // Of a link that is over as well: what has arrived is not kept.
+                offered.link.reject_offer(offered.token, rejected(offered.token));
+                self.flush_soon(&offered.link);
             }
-            Body::Whole(_) => link.answer(rejected(0)),
+            Body::Whole(_) => {
+                if let Some(link) = self.links.numbered(message.link) {
+                    self.answer(&link, rejected(0));
+                }
+            }
         }
-        self.flush_soon(&link);
     }
 
     /// Tells by the link of this number, if it is there, that `place` has taken so much of what came by it.

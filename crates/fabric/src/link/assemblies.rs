@@ -10,9 +10,17 @@ use std::sync::{Arc, Mutex};
 /// What is said of a piece that nobody has asked for.
 const UNKNOWN: Malformed = Malformed::Unknown("a piece");
 
-/// All of them, by the names of their offers.
+/// All of them.
 #[derive(Default)]
-pub struct Assemblies(Mutex<HashMap<u32, Assembly>>);
+pub struct Assemblies(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// By the names of their offers.
+    all: HashMap<u32, Assembly>,
+    /// Nothing arrives any more.
+    is_over: bool,
+}
 
 /// What has become of an offer that was taken.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,12 +56,13 @@ struct Assembly {
 }
 
 impl Assemblies {
-    /// One more, of `size` bytes, unless it is there. Returns whether it is new.
+    /// One more, of `size` bytes, unless it is there or nothing arrives any more. Returns whether it is new.
     ///
     /// # Errors
     /// If there is no memory for it.
     pub fn begin(&self, token: u32, size: usize) -> Result<bool, TryReserveError> {
-        if self.has(token) {
+        let mut state = lock(&self.0);
+        if state.is_over || state.all.contains_key(&token) {
             return Ok(false);
         }
         let mut buffer = Vec::new();
@@ -61,13 +70,14 @@ impl Assemblies {
         let (done, parker, rejection, is_withdrawn) = (false, None, None, false);
         let buffer = Some(buffer);
         let assembly = Assembly { buffer, size, done, parker, rejection, is_withdrawn };
-        lock(&self.0).insert(token, assembly);
+        state.all.insert(token, assembly);
         Ok(true)
     }
 
     /// Whether it was taken, and nobody has what arrived.
+    #[cfg(test)]
     pub fn has(&self, token: u32) -> bool {
-        lock(&self.0).contains_key(&token)
+        lock(&self.0).all.contains_key(&token)
     }
 
     /// What its next piece, of `length` bytes, is written behind.
@@ -75,8 +85,8 @@ impl Assemblies {
     /// # Errors
     /// If there is none to be written. What has arrived stays as it is.
     pub fn buffer(&self, token: u32, length: usize) -> Result<Vec<u8>, Malformed> {
-        let mut assemblies = lock(&self.0);
-        let Assembly { buffer, size, .. } = assemblies.get_mut(&token).ok_or(UNKNOWN)?;
+        let mut state = lock(&self.0);
+        let Assembly { buffer, size, .. } = state.all.get_mut(&token).ok_or(UNKNOWN)?;
         let fits = |buffer: &mut Vec<u8>| length > 0 && buffer.len() + length <= *size;
         buffer.take_if(fits).ok_or(UNKNOWN)
     }
@@ -86,8 +96,8 @@ impl Assemblies {
     /// # Errors
     /// If it is not there.
     pub fn piece(&self, token: u32, buffer: Vec<u8>) -> Result<Option<Ended>, Malformed> {
-        let mut assemblies = lock(&self.0);
-        let Entry::Occupied(mut entry) = assemblies.entry(token) else { return Err(UNKNOWN) };
+        let mut state = lock(&self.0);
+        let Entry::Occupied(mut entry) = state.all.entry(token) else { return Err(UNKNOWN) };
         let assembly = entry.get_mut();
         assembly.done = buffer.len() == assembly.size;
         assembly.buffer = Some(buffer);
@@ -103,8 +113,8 @@ impl Assemblies {
     /// # Errors
     /// If nothing more of it was to arrive.
     pub fn withdrawn(&self, token: u32) -> Result<Ended, Malformed> {
-        let mut assemblies = lock(&self.0);
-        match assemblies.entry(token) {
+        let mut state = lock(&self.0);
+        match state.all.entry(token) {
             Entry::Occupied(mut entry) if entry.get().is_coming() => {
                 let assembly = entry.get_mut();
                 (assembly.is_withdrawn, assembly.buffer) = (true, None);
@@ -118,13 +128,13 @@ impl Assemblies {
     /// Nobody wants an offer any more, whether it was taken or not. Returns what is to be said now: nothing as long as
     /// more of it is to arrive, since its sender does not stop before.
     pub fn reject(&self, token: u32, rejection: Frame) -> Option<Frame> {
-        let mut assemblies = lock(&self.0);
-        if let Some(assembly) = assemblies.get_mut(&token).filter(|assembly| assembly.is_coming()) {
+        let mut state = lock(&self.0);
+        if let Some(assembly) = state.all.get_mut(&token).filter(|assembly| assembly.is_coming()) {
             assembly.rejection = Some(rejection);
             return None;
         }
-        let taken = assemblies.remove(&token);
-        drop(assemblies);
+        let taken = state.all.remove(&token);
+        drop(state);
         if taken.is_some_and(|assembly| assembly.is_withdrawn) {
             given_back(rejection)
         } else {
@@ -134,25 +144,31 @@ impl Assemblies {
 
     /// Has `parker` woken when nothing more of it is to arrive.
     pub fn enlist(&self, token: u32, parker: &Arc<Parker>) {
-        if let Some(assembly) = lock(&self.0).get_mut(&token) {
+        if let Some(assembly) = lock(&self.0).all.get_mut(&token) {
             assembly.parker = Some(parker.clone());
         }
     }
 
-    /// What has become of one. It is taken out unless it is arriving, which it is no longer if the link `is_over`.
-    pub fn take(&self, token: u32, is_over: bool) -> Assembled {
-        let mut assemblies = lock(&self.0);
-        let Some(assembly) = assemblies.get(&token) else { return Assembled::Never };
-        if assembly.is_coming() && !is_over {
+    /// What has become of one. It is taken out unless it is arriving.
+    pub fn take(&self, token: u32) -> Assembled {
+        let mut state = lock(&self.0);
+        let Some(assembly) = state.all.get(&token) else { return Assembled::Never };
+        if assembly.is_coming() {
             return Assembled::NotYet;
         }
-        let assembly = assemblies.remove(&token).filter(|assembly| assembly.done);
-        assembly.and_then(|assembly| assembly.buffer).map_or(Assembled::Never, Assembled::Whole)
+        let buffer = state.all.remove(&token).and_then(|assembly| assembly.buffer);
+        buffer.map_or(Assembled::Never, Assembled::Whole)
     }
 
-    /// Nothing arrives any more: whose threads are to be woken.
-    pub fn waiting(&self) -> Vec<Arc<Parker>> {
-        lock(&self.0).values_mut().filter_map(|assembly| assembly.parker.take()).collect()
+    /// Nothing arrives any more, and no piece is just written. What has arrived whole stays for who wants it. Returns whose
+    /// threads are to be woken.
+    pub fn end(&self) -> Vec<Arc<Parker>> {
+        let State { all, is_over } = &mut *lock(&self.0);
+        *is_over = true;
+        let waiting = all.values_mut().filter_map(|assembly| assembly.parker.take()).collect();
+        all.retain(|_, assembly| assembly.done);
+        all.shrink_to_fit();
+        waiting
     }
 }
 
@@ -197,7 +213,26 @@ mod tests {
         let ended = all.piece(1, buffer).unwrap().map(|ended| ended.answers);
         assert_eq!(ended, Some([Some(Frame::Done { token: 1 }), None]));
         assert_eq!(all.buffer(1, 1), Err(UNKNOWN));
-        assert_eq!(all.take(1, true), Assembled::Whole(vec![7; 3]));
-        assert_eq!(all.take(1, false), Assembled::Never);
+        assert_eq!(all.take(1), Assembled::Whole(vec![7; 3]));
+        assert_eq!(all.take(1), Assembled::Never);
+    }
+
+    /// Threads may keep a link that is over for long: it keeps what somebody may want, and nothing else.
+    #[test]
+    fn what_is_not_whole_at_the_end_is_nothing() {
+        let all = Assemblies::default();
+        for token in [1, 2] {
+            assert_eq!(all.begin(token, 3), Ok(true));
+        }
+        let mut buffer = all.buffer(1, 3).unwrap();
+        buffer.extend_from_slice(&[7; 3]);
+        assert!(all.piece(1, buffer).unwrap().is_some());
+        let parker = Parker::current();
+        all.enlist(2, &parker);
+        let woken = all.end();
+        assert!(woken.len() == 1 && Arc::ptr_eq(&woken[0], &parker));
+        assert_eq!(lock(&all.0).all.len(), 1);
+        assert_eq!((all.take(1), all.take(2)), (Assembled::Whole(vec![7; 3]), Assembled::Never));
+        assert_eq!(all.begin(3, 3), Ok(false));
     }
 }

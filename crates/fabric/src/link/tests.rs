@@ -375,9 +375,7 @@ impl World {
                 // Short ones are taken in the order in which they were sent.
                 assert!(self.taken[at].insert(tag), "{tag} was taken twice");
             }
-            Body::Offered(offered)
-                if offered.link.broken().is_none() || offered.link.has_taken(offered.token) =>
-            {
+            Body::Offered(offered) => {
                 let Offered { link, token, size, .. } = *offered;
                 link.take_offer(token, size as usize).unwrap();
                 self.sides[1].inboxes.with(place, |inbox| {
@@ -387,7 +385,6 @@ impl World {
                 });
                 self.arriving.push((tag, at, token));
             }
-            Body::Offered(_) => {}
         }
     }
 

@@ -265,10 +265,6 @@ impl Resource {
             Body::Whole(data) => return ledger.taken(number, self.id, from, &data),
             Body::Offered(offered) => *offered,
         };
-        // It will never arrive, which its sender is told.
-        if link.broken().is_some() && !link.has_taken(token) {
-            return Ok(());
-        }
         take_offer(&link, token, size)?;
         let ahead = context.inboxes.with(self.id.place, |inbox| inbox.fetch_ahead(wanted));
         for (link, token, size) in ahead.into_iter().flatten() {
@@ -295,15 +291,17 @@ impl Resource {
     }
 
     fn reject(&self, context: &Context, message: Arrived) {
-        let Some(link) = context.links.numbered(message.link) else { return };
-        let Arrived { from, tag, charge: bytes, body, .. } = message;
+        let Arrived { from, tag, charge: bytes, body, link, .. } = message;
         let (from, to, reason) = (from.place, self.id.place, Refusal::Gone);
         let rejected = |token| Frame::Rejected { from, to, tag, token, bytes, reason };
         match body {
             Body::Offered(offered) => {
-                link.reject_offer(offered.token, rejected(offered.token));
+                offered.link.reject_offer(offered.token, rejected(offered.token));
             }
-            Body::Whole(_) => link.answer(rejected(0)),
+            Body::Whole(_) => {
+                let link = context.links.numbered(link);
+                link.iter().for_each(|link| link.answer(rejected(0)));
+            }
         }
     }
 }

@@ -198,7 +198,7 @@ pub trait Glance: Send + Sync {
     /// Whether there may be something to do. It may be wrong for a moment, but not for ever.
     fn may_have_frames(&self) -> bool;
 
-    /// Both halves are no more: the memory that is looked at is given back. There is nothing to do ever again, for whoever
+    /// If both halves are no more, the memory that is looked at is given back. There is nothing to do ever again, for whoever
     /// still looks.
     fn end(&self);
 }

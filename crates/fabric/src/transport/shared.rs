@@ -167,8 +167,10 @@ impl Glance for SharedGlance {
     }
 
     fn end(&self) {
-        // SAFETY: those who wrote were the halves of this end.
-        unsafe { self.ring.mapping.let_go() };
+        if Arc::strong_count(&self.ring.mapping) == 1 {
+            // SAFETY: nobody else has it, and here it is only read.
+            unsafe { self.ring.mapping.let_go() };
+        }
         self.closed.store(false, Ordering::Relaxed);
     }
 }
@@ -470,17 +472,33 @@ mod tests {
     }
 
     /// Goal: threads that keep a link that is over do not keep its memory. Method: what the kernel says that this process
-    /// maps of it.
+    /// maps of it, when there was something to read, and the other process had ended.
     #[test]
     fn who_still_looks_at_ends_that_are_gone_holds_no_memory() {
-        let (one, _other) = UnixStream::pair().unwrap();
+        let (one, other) = UnixStream::pair().unwrap();
         let offered = Offered::new().unwrap();
         let memory = File::from(offered.memory.try_clone().unwrap());
         let inode = format!(" {} ", memory.metadata().unwrap().ino());
-        let is_mapped = || fs::read_to_string("/proc/self/maps").unwrap().contains(&inode);
-        let Ends { sender, receiver, glance, .. } = offered.ends(one).unwrap();
+        let is_it = |line: &str| line.contains(&inode) && line.contains("keeptime-fabric");
+        let is_mapped = || fs::read_to_string("/proc/self/maps").unwrap().lines().any(is_it);
+        let clone = |fd: &dyn AsFd| fd.as_fd().try_clone_to_owned().unwrap();
+        let handed_over =
+            [clone(&offered.memory), clone(&offered.called_bell), clone(&offered.callers_bell)];
+        let (head, payload) = message(1, 100);
+        let mut far = accept(handed_over, other).unwrap();
+        let Ends { sender, mut receiver, glance, .. } = offered.ends(one).unwrap();
         let glance = glance.unwrap();
-        drop((sender, receiver));
+        far.sender.send(&head.encode(), &payload).unwrap();
+        drop(far);
+        receiver.signalled();
+        glance.end();
+        assert_eq!(
+            receiver.poll(&mut Collected::default()),
+            Ok(1),
+            "it is there as long as a half is"
+        );
+        drop(receiver);
+        drop(sender);
         assert!(is_mapped());
         glance.end();
         assert!(!is_mapped() && !glance.may_have_frames());
