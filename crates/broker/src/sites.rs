@@ -105,8 +105,6 @@ struct Engines {
     answers: Sender<Answered>,
     /// Of each node: one changes its reservation at a time.
     turns: BTreeMap<Name, Turn>,
-    /// Of each site that stays: what it gives back is decided on what was left by the node before.
-    giving_back: BTreeMap<Name, Turn>,
     /// When it was last looked which nodes are held otherwise than their sites are described.
     compared: Option<Instant>,
 }
@@ -119,8 +117,7 @@ type Answered = (Name, Result<(), String>);
 impl Engines {
     fn new(core: Core, runtime: Runtime) -> Self {
         let (answers, answered) = channel();
-        let (turns, giving_back) = (BTreeMap::new(), BTreeMap::new());
-        Self { core, runtime, answered, answers, turns, giving_back, compared: None }
+        Self { core, runtime, answered, answers, turns: BTreeMap::new(), compared: None }
     }
 
     fn turn(&mut self, node: &Name) -> Turn {
@@ -157,17 +154,8 @@ impl Record for Engines {
     fn ask(&mut self, change: &Change) {
         let (core, change, answers) = (self.core.clone(), change.clone(), self.answers.clone());
         let turn = self.turn(&change.node);
-        let giver = change.from.clone().filter(|_| change.to.is_none());
-        let giver = giver.map(|site| {
-            let turn = Arc::clone(self.giving_back.entry(site.clone()).or_default());
-            (site, turn)
-        });
         self.runtime.spawn(async move {
             let _turn = turn.lock().await;
-            let _giving_back = match &giver {
-                Some((site, turn)) if stays(&core, site).await => Some(turn.lock().await),
-                _ => None,
-            };
             let outcome = carry_out(&core, &change).await;
             // If the loop has ended, its successor reads what is recorded.
             drop(answers.send((change.node, outcome)));
@@ -214,9 +202,8 @@ async fn carry_out(core: &Core, change: &Change) -> Result<(), String> {
             return Err("it serves another site by now, or none".into());
         }
         let Some(site) = to else {
-            let (handle, site) = held.ok_or("it serves no site")?;
-            check_spared(engine, site, &node)?;
-            return Ok(Call::Cancel { handle });
+            let (handle, _) = held.ok_or("it serves no site")?;
+            return Ok(Call::Spare { handle });
         };
         let held = held.map(|(handle, _)| handle);
         let asked = described(engine, &site, &node)?;
@@ -230,24 +217,6 @@ async fn carry_out(core: &Core, change: &Change) -> Result<(), String> {
     };
     let call = core.read(look).await.map_err(told)??;
     core.call(caller, call).await.map_err(told)?.map(drop).map_err(told)
-}
-
-/// Whether a site is there and is not being removed.
-async fn stays(core: &Core, site: &Name) -> bool {
-    let site = site.clone();
-    let look = move |engine: &Engine| engine.book().staying_site(&site).is_some();
-    // Without an answer there is none to the change either.
-    core.read(look).await.unwrap_or(false)
-}
-
-/// A site may have lost nodes since it was decided that it can do without one of them.
-fn check_spared(engine: &Engine, site: &Name, node: &Name) -> Result<(), String> {
-    let hard = engine.book().staying_site(site).map_or(0, |site| site.guarantee.hard);
-    let others = engine.others_of_site(site, node);
-    if others >= hard as usize {
-        return Ok(());
-    }
-    Err(format!("{site} keeps {hard} nodes for certain: without this one {others} are there"))
 }
 
 /// What a site is to have of a node, by how it is described now.

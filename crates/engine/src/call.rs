@@ -79,6 +79,11 @@ pub enum Call {
         /// Which.
         handle: Handle,
     },
+    /// Gives back a node that serves a web site, if that can do without. Operators only.
+    Spare {
+        /// The node's reservation.
+        handle: Handle,
+    },
     /// Moves a lost reservation: the same is asked for again on other nodes, for the time that is left.
     /// Asked again, it gives the same reservation.
     Move {

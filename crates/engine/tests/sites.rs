@@ -206,6 +206,27 @@ fn a_backend_is_one_sites() {
     world.call(OPERATOR, call).unwrap().unwrap();
 }
 
+// Goal: what was decided before others were lost, or fell silent, takes no site below its hard guarantee.
+#[test]
+fn a_site_gives_back_what_it_can_do_without() {
+    let mut world = World::star(3);
+    add(&mut world, "shop", 1).unwrap();
+    let handles = ["n1", "n2", "n3"].map(|of| world.reserve(of, node("shop", of)).unwrap());
+    let spare = |world: &mut World, by, handle| world.call(by, Call::Spare { handle }).unwrap();
+    let error = spare(&mut world, "ada", handles[0]).unwrap_err();
+    assert!(matches!(error, CallError::OperatorsOnly { .. }), "{error}");
+    spare(&mut world, OPERATOR, handles[0]).unwrap();
+    world.disconnect(2);
+    assert_eq!(field(spare(&mut world, OPERATOR, handles[1])), "handle", "n3 may be lost");
+    world.connect(2);
+    spare(&mut world, OPERATOR, handles[1]).unwrap();
+    assert_eq!(field(spare(&mut world, OPERATOR, handles[2])), "handle", "it is the last");
+    let job = world.reserve("job", request(NodeChoice::Any(1), 50, 0, 0, 60)).unwrap();
+    assert_eq!(field(spare(&mut world, OPERATOR, job)), "handle", "it serves no site");
+    remove(&mut world, "shop").unwrap();
+    spare(&mut world, OPERATOR, handles[2]).expect("a site that leaves keeps nothing");
+}
+
 #[test]
 fn a_site_is_gone_when_its_last_node_is_given_back() {
     let mut world = World::star(2);

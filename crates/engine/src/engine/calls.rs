@@ -31,6 +31,7 @@ impl Engine {
                 .and_then(|()| self.modify(ticket, caller, handle, request)),
             Call::Extend { handle, extension } => self.extend(ticket, caller, handle, extension),
             Call::Cancel { handle } => self.cancel(caller, handle).map(Some),
+            Call::Spare { handle } => self.spare(caller, handle).map(Some),
             Call::Move { handle } => self.move_lost(ticket, caller, handle),
             Call::Keep { handle } => self.keep(caller, handle).map(Some),
             Call::Report { handle, actual } => self.report(caller, handle, actual).map(Some),

@@ -99,11 +99,30 @@ impl Engine {
         Err(Invalid::new("ask.site-node.node", &asked.node, expected))
     }
 
-    /// How many nodes a site has beside this one whose agents are there: what is away may be lost.
-    pub fn others_of_site(&self, site: &Name, node: &Name) -> usize {
+    /// A site gives back a node: unlike by a cancel, no site is left with less than its hard guarantee.
+    pub(super) fn spare(&mut self, caller: &Caller, handle: Handle) -> Result<Answer, CallError> {
+        check_operator(caller, "have web sites give back nodes")?;
+        self.check_dispensable(self.own(caller, handle)?)?;
+        self.cancel(caller, handle)
+    }
+
+    /// Of the others those count whose agents are there: what is away may be lost.
+    fn check_dispensable(&self, reservation: &Reservation) -> Result<(), Invalid> {
+        let handle = reservation.handle;
+        let Ask::SiteNode(SiteNode { site, node, .. }) = &reservation.request.ask else {
+            return Err(Invalid::new("handle", handle, "that of a node which serves a web site"));
+        };
+        let hard = self.book.staying_site(site).map_or(0, |site| site.guarantee.hard);
         let others = self.book.nodes_of_site(site).filter(|other| *other != node);
         let indices = others.filter_map(|other| self.cluster.node(other).ok());
-        indices.filter(|index| self.agents.is_connected(*index)).count()
+        let there = indices.filter(|index| self.agents.is_connected(*index)).count();
+        if there >= hard as usize {
+            return Ok(());
+        }
+        let expected = format!(
+            "that of a node which {site} can do without: it keeps {hard} for certain, and beside {node} {there} are there"
+        );
+        Err(Invalid::new("handle", handle, expected))
     }
 
     /// A reservation is over: if it was the last node of a site that leaves, the site is gone.

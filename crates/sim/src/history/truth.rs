@@ -50,7 +50,9 @@ impl Truth {
             Call::Extend { handle, extension } => {
                 self.extensions.entry(*handle).or_default().push(extension.clone());
             }
-            Call::Cancel { handle } => drop(self.cancelled.insert(*handle)),
+            Call::Cancel { handle } | Call::Spare { handle } => {
+                self.cancelled.insert(*handle);
+            }
             Call::Move { handle } => drop(self.moves.insert(*handle)),
             Call::Register { .. }
             | Call::Consider { .. }
