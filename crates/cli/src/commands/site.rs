@@ -12,7 +12,7 @@ use keeptime_broker::wire::{
 };
 use keeptime_model::name::Name;
 use std::io::stdout;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Moves below the sites: what fits on a screen.
 const MOVES_SHOWN: usize = 16;
@@ -52,15 +52,17 @@ fn list(arguments: &SiteListArguments) -> Result<Ending> {
     Ok(Ending::Done)
 }
 
-/// Until it is interrupted; once, if nobody watches.
+/// Until it is interrupted; once, if nobody watches. A broker that is away for a while, such as one that is started anew, is
+/// waited for.
 fn top(arguments: &SiteListArguments) -> Result<Ending> {
     let client = connect(&arguments.place)?;
+    let mut overview = client.sites().map_err(brokers::failure)?;
+    if arguments.json {
+        print_json(&overview)?;
+        return Ok(Ending::Done);
+    }
+    let (mut seen, mut trouble) = (Instant::now(), String::new());
     loop {
-        let overview = client.sites().map_err(brokers::failure)?;
-        if arguments.json {
-            print_json(&overview)?;
-            return Ok(Ending::Done);
-        }
         let past = overview.sites.iter().map(describe_past).collect::<String>();
         let (sites, nodes) = (describe_sites(&overview), describe_nodes(&overview));
         let text = format!("{sites}{past}{nodes}{}", describe_moves(&overview));
@@ -68,8 +70,16 @@ fn top(arguments: &SiteListArguments) -> Result<Ending> {
             print!("{text}");
             return Ok(Ending::Done);
         }
-        print!("{CLEAR}{text}");
+        print!("{CLEAR}{trouble}{text}");
         std::thread::sleep(AGAIN_AFTER);
+        match client.sites() {
+            Ok(newest) => (overview, seen, trouble) = (newest, Instant::now(), String::new()),
+            Err(error) if error.is_retryable() => {
+                let ago = seen.elapsed().as_secs();
+                trouble = format!("{error}; {ago} s ago it was so:\n");
+            }
+            Err(error) => return Err(brokers::failure(error)),
+        }
     }
 }
 
