@@ -75,6 +75,8 @@ pub enum Cleared {
     Done(BTreeSet<Name>),
 }
 
+/// Stands for a device that is not there: none has this index.
+const NO_DEVICE: u32 = 0;
 /// The agent's own group: no job can have this name, and best-effort processes cannot starve it.
 const AGENT_GROUP: &str = "_agent";
 /// Where the agent finds out what it can enforce.
@@ -115,9 +117,19 @@ impl Kernel {
     /// If the device or the control groups are not there, or this process may not use them.
     pub fn open(config: &Config, group: &Path, guard: &[OsString]) -> Result<Self, BoxedError> {
         let mut socket = Socket::open()?;
-        let named = |(name, index): (String, u32)| (name == config.device).then_some(index);
-        let ifindex = interfaces(&mut socket)?.into_iter().find_map(named);
-        let ifindex = ifindex.ok_or_else(|| format!("no network device {}", config.device))?;
+        let ifindex = device(&mut socket, config)?.ok_or_else(|| no_device(config))?;
+        Self::at(ifindex, socket, config, group, guard)
+    }
+
+    /// The same with the device of this index, or with [`NO_DEVICE`]: then nothing can be enforced, and what is there can be
+    /// taken away.
+    fn at(
+        ifindex: u32,
+        mut socket: Socket,
+        config: &Config,
+        group: &Path,
+        guard: &[OsString],
+    ) -> Result<Self, BoxedError> {
         let attach = match config.attach_parent()? {
             None => Attach::Root,
             Some((major, minor)) => Attach::Under(Handle { major, minor }),
@@ -133,7 +145,10 @@ impl Kernel {
         }
         join_own_group(&group)?;
         let place = Place { ifindex, attach, major: TREE_MAJOR };
-        let flows = Flows::adopt(&mut socket, ifindex)?;
+        let flows = match ifindex {
+            NO_DEVICE => None,
+            ifindex => Flows::adopt(&mut socket, ifindex)?,
+        };
         let capabilities = probe::capabilities(group.child(PROBE_GROUP)?.path());
         let schedules = JobSchedules::new(user_level::bounds()?);
         let schedules = match guard {
@@ -195,7 +210,9 @@ impl Kernel {
                 return Err(self.left.join("; ").into());
             }
         }
-        self.remove_egress()?;
+        if self.place.ifindex != NO_DEVICE {
+            self.remove_egress()?;
+        }
         self.group.dissolve()?;
         Ok(Cleared::Done(jobs))
     }
@@ -584,7 +601,26 @@ fn comes(is_there: impl Fn() -> bool, rest: impl Fn(), looks: usize) -> bool {
 /// call.
 pub fn clear(config: &Config, end_jobs: bool) -> Result<Cleared, BoxedError> {
     let Some(group) = &config.cgroup else { return Ok(Cleared::Done(BTreeSet::new())) };
-    Kernel::open(config, group, &[])?.clear(end_jobs)
+    let mut socket = Socket::open()?;
+    let ifindex = device(&mut socket, config)?.unwrap_or_else(|| {
+        tracing::warn!(
+            "{}, so nothing is taken off it: where it only has another name by now, say that in the configuration and \
+             clear the node once more",
+            no_device(config)
+        );
+        NO_DEVICE
+    });
+    Kernel::at(ifindex, socket, config, group, &[])?.clear(end_jobs)
+}
+
+/// The device that `config` names, if it is there.
+fn device(socket: &mut Socket, config: &Config) -> Result<Option<u32>, BoxedError> {
+    let named = |(name, index): (String, u32)| (name == config.device).then_some(index);
+    Ok(interfaces(socket)?.into_iter().find_map(named))
+}
+
+fn no_device(config: &Config) -> String {
+    format!("no network device {}", config.device)
 }
 
 /// Sets free what an agent that was killed has scheduled from user space, after its guard has: that would go on to do

@@ -74,6 +74,12 @@ fn the_files_of_the_agent_are_in_the_directories_of_its_unit() {
     assert_eq!(config.assignments.parent(), Some(below("/var/lib", "StateDirectory").as_path()));
 }
 
+// With `--answer-on`, as the unit says itself, memory is handed out that can only be read.
+#[test]
+fn the_daemon_of_the_fabric_may_hand_out_what_it_publishes() {
+    assert!(value(FABRICD, "CapabilityBoundingSet").split(' ').any(|may| may == "CAP_SYS_ADMIN"));
+}
+
 // What users may take of the broker's memory is for its configuration: a bound in bytes that is less would end it again
 // and again.
 #[test]
