@@ -8,6 +8,9 @@ PREFIX ?= /usr/local
 # Where what is installed was built.
 BUILT ?= target/release
 SHARE = $(DESTDIR)$(PREFIX)/share
+# Debian's zsh looks for what packages bring in a place of its own.
+ZSH = $(SHARE)/zsh/$(if $(and $(filter /usr,$(PREFIX)),$(wildcard /etc/debian_version)),vendor-completions,site-functions)
+VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
 # What is installed is for everybody, whoever installs it: `install` sees to that itself.
 READABLE = umask 022;
 # What carries the fabric's messages besides shared memory, TCP and UDP: `libfabric`, `ucx`, or `libfabric,ucx`. Only as it
@@ -155,11 +158,11 @@ eval-rocl: ready ## Figures 2 to 12 of RoCL, done again, as one page (root; goes
 
 install: build ## Install keeptime, the units, manual pages, completions and documents, libkeeptime_mpi and Slurm's plugin if built (PREFIX=/usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/lib/sysusers.d \
-	        $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d \
+	        $(SHARE)/bash-completion/completions $(ZSH) $(SHARE)/fish/vendor_completions.d \
 	        $(SHARE)/man/man1 $(addprefix $(SHARE)/doc/keeptime/docs/,formats pictures decisions)
 	install $(BUILT)/keeptime $(DESTDIR)$(PREFIX)/bin
 	$(READABLE) $(BUILT)/keeptime completions bash > $(SHARE)/bash-completion/completions/keeptime
-	$(READABLE) $(BUILT)/keeptime completions zsh > $(SHARE)/zsh/site-functions/_keeptime
+	$(READABLE) $(BUILT)/keeptime completions zsh > $(ZSH)/_keeptime
 	$(READABLE) $(BUILT)/keeptime completions fish > $(SHARE)/fish/vendor_completions.d/keeptime.fish
 	$(READABLE) $(BUILT)/keeptime manual --out $(SHARE)/man/man1
 	install -m 644 README.md ARCHITECTURE.md HACKING.md CHANGELOG.md LICENSE-* $(SHARE)/doc/keeptime
@@ -188,7 +191,7 @@ uninstall: ## Remove what `make install` and `make install-fabric` have installe
 	      $(DESTDIR)$(PREFIX)/lib/pkgconfig/keeptime_fabric.pc \
 	      $(addprefix $(DESTDIR)$(PREFIX)/share/man/man3/,$(notdir $(wildcard crates/fabric-c/man/*.3))) \
 	      $(addprefix $(DESTDIR)$(PREFIX)/share/man/man7/,$(notdir $(wildcard crates/fabric-c/man/*.7)))
-	rm -f $(SHARE)/bash-completion/completions/keeptime $(SHARE)/zsh/site-functions/_keeptime \
+	rm -f $(SHARE)/bash-completion/completions/keeptime $(ZSH)/_keeptime \
 	      $(SHARE)/fish/vendor_completions.d/keeptime.fish $(SHARE)/man/man1/keeptime.1 $(SHARE)/man/man1/keeptime-*.1
 	rm -rf $(DESTDIR)$(PREFIX)/lib/keeptime $(SHARE)/doc/keeptime
 
@@ -203,7 +206,7 @@ install-fabric: build ## Install libkeeptime_fabric, its header and manual pages
 	install -m 644 $(BUILT)/libkeeptime_fabric_c.a $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.a
 	install $(BUILT)/libkeeptime_fabric_c.so $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so.0
 	ln -sf libkeeptime_fabric.so.0 $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so
-	$(READABLE) sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|0.1.0|' \
+	$(READABLE) sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' \
 	        -e 's|@REQUIRES@|$(subst $(comma), ,$(FEATURES))|' crates/fabric-c/keeptime_fabric.pc.in \
 	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/keeptime_fabric.pc
 	install -m 644 crates/fabric-c/man/*.3 $(SHARE)/man/man3

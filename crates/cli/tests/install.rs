@@ -68,9 +68,13 @@ fn what_is_installed_is_whole_and_removed_again() {
     }
     let page = fs::read_to_string(usr.join("share/man/man1/keeptime-run.1")).unwrap();
     assert!(page.contains("--within") || page.contains("\\-\\-within"), "{page}");
+    // Where each looks that is the distribution's.
+    let is_debian = Path::new("/etc/debian_version").exists();
+    let zsh = ["zsh/site-functions/_keeptime", "zsh/vendor-completions/_keeptime"];
+    let zsh = zsh[usize::from(is_debian)];
     for (file, word) in [
         ("bash-completion/completions/keeptime", "keeptime"),
-        ("zsh/site-functions/_keeptime", "#compdef keeptime"),
+        (zsh, "#compdef keeptime"),
         ("fish/vendor_completions.d/keeptime.fish", "keeptime"),
     ] {
         assert!(fs::read_to_string(usr.join("share").join(file)).unwrap().contains(word), "{file}");
@@ -173,14 +177,25 @@ fn a_debian_package_has_what_is_installed_and_clears_the_host() {
 /// How the package's script before its removal ends, and what it calls, where the agent is in this `state` and `keeptime
 /// agent clear` ends with this `code`.
 fn removed(state: &str, code: i32) -> (Option<i32>, Vec<String>) {
+    removed_beside(None, state, code)
+}
+
+/// The same where Slurm has such a line about plugins.
+fn removed_beside(plugin: Option<&str>, state: &str, code: i32) -> (Option<i32>, Vec<String>) {
     let script = fs::read_to_string(root().join("scripts/deb")).unwrap();
     let (_, script) = script.split_once("DEBIAN/prerm\" <<'END'\n").unwrap();
     let (script, _) = script.split_once("\nEND\n").unwrap();
     let host = tempfile::tempdir().unwrap();
     let at = |name: &str| host.path().join(name);
     fs::write(at("agent.toml"), "").unwrap();
+    fs::write(at("calls"), "").unwrap();
+    if let Some(line) = plugin {
+        fs::create_dir(at("slurm")).unwrap();
+        fs::write(at("slurm/plugstack.conf"), format!("# Plugins.\n{line}\n")).unwrap();
+    }
     let script = script
         .replace("/run/systemd/system", &host.path().display().to_string())
+        .replace("/etc/slurm", &at("slurm").display().to_string())
         .replace("/etc/keeptime/agent.toml", &at("agent.toml").display().to_string());
     fs::write(at("prerm"), script).unwrap();
     let told = format!("echo \"${{0##*/}} $*\" >>{}", at("calls").display());
@@ -214,7 +229,14 @@ fn a_package_whose_removal_is_refused_goes_on() {
     for state in ["active", "activating"] {
         assert_eq!(removed(state, 0), (Some(0), of(&[stop, clear, end])), "{state}");
         assert_eq!(removed(state, 1), (Some(1), of(&[stop, clear, start])), "{state}");
+        assert_eq!(removed(state, 64), (Some(1), of(&[stop, clear, start])), "{state}");
     }
+    // Where Slurm requires a plugin that is not there it starts nothing any more.
+    let plugin = "required /usr/lib/keeptime/slurm/keeptime.so keeptime=/usr/bin/keeptime";
+    assert_eq!(removed_beside(Some(plugin), "active", 0), (Some(1), of(&[])));
+    let left_out = format!("#{plugin}");
+    let done = (Some(0), of(&[stop, clear, end]));
+    assert_eq!(removed_beside(Some(&left_out), "active", 0), done);
     assert_eq!(removed("inactive", 0), (Some(0), of(&[clear, end])));
     assert_eq!(removed("inactive", 1), (Some(1), of(&[clear])));
 }

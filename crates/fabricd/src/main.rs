@@ -14,6 +14,7 @@ use keeptime_linux::load::Scope;
 use keeptime_linux::vital;
 use keeptime_model::units::CpuPpm;
 use nix::sys::signal::{SigSet, Signal};
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -94,7 +95,9 @@ fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 64 } else { 0 });
         }
     };
-    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    // Colours are for people: a journal would show what they are written as.
+    let has_colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(has_colours).init();
     // Each of its threads does something that no other does: the directory, the answers, the bridge, the node's load.
     vital::end_with_any_panic();
     match run(arguments) {

@@ -13,7 +13,7 @@ use aya::{Ebpf, EbpfError, Pod};
 use nix::ifaddrs::getifaddrs;
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use thiserror::Error;
 
 /// Most regions of a node (`REGIONS_MAX` in bpf/regions.h).
@@ -50,9 +50,12 @@ pub enum RegionsError {
     /// The kernel does not say which addresses the node has.
     #[error(transparent)]
     Addresses(#[from] SyscallError),
-    /// The kernel has no memory for it, or none that can be read alone.
+    /// The kernel has no memory for it.
     #[error("memory of a region")]
     Memory(#[from] io::Error),
+    /// The kernel gives none that can only be read.
+    #[error("memory of a region for reading, which takes CAP_SYS_ADMIN")]
+    Reading(#[source] io::Error),
     /// The object file lacks a part: a bug of the build.
     #[error("the region program has no part named {0}")]
     Missing(&'static str),
@@ -80,7 +83,10 @@ impl RegionProgram {
         let program: &mut Xdp =
             object.program_mut(PROGRAM).ok_or(RegionsError::Missing(PROGRAM))?.try_into()?;
         program.load()?;
-        Ok(Self { object, regions, nothing })
+        let loaded = Self { object, regions, nothing };
+        // Whoever may not hand out memory is told now, and not when somebody wants to read.
+        loaded.for_reading(loaded.nothing.fd().as_fd())?;
+        Ok(loaded)
     }
 
     /// Has it answer what arrives on an interface of this thread's network namespace.
@@ -126,7 +132,7 @@ impl RegionProgram {
     pub fn for_reading(&self, memory: BorrowedFd<'_>) -> Result<OwnedFd, RegionsError> {
         let info = MapData::from_fd(memory.try_clone_to_owned()?)?.info()?;
         let attributes = GetById { id: info.id(), next: 0, flags: BPF_F_RDONLY };
-        Ok(bpf(BPF_MAP_GET_FD_BY_ID, &attributes)?)
+        bpf(BPF_MAP_GET_FD_BY_ID, &attributes).map_err(RegionsError::Reading)
     }
 }
 
