@@ -191,7 +191,7 @@ uninstall: ## Remove what `make install` and `make install-fabric` have installe
 	      $(DESTDIR)$(PREFIX)/lib/pkgconfig/keeptime_fabric.pc \
 	      $(addprefix $(DESTDIR)$(PREFIX)/share/man/man3/,$(notdir $(wildcard crates/fabric-c/man/*.3))) \
 	      $(addprefix $(DESTDIR)$(PREFIX)/share/man/man7/,$(notdir $(wildcard crates/fabric-c/man/*.7)))
-	rm -f $(SHARE)/bash-completion/completions/keeptime $(ZSH)/_keeptime \
+	rm -f $(SHARE)/bash-completion/completions/keeptime $(wildcard $(SHARE)/zsh/*/_keeptime) \
 	      $(SHARE)/fish/vendor_completions.d/keeptime.fish $(SHARE)/man/man1/keeptime.1 $(SHARE)/man/man1/keeptime-*.1
 	rm -rf $(DESTDIR)$(PREFIX)/lib/keeptime $(SHARE)/doc/keeptime
 

@@ -602,15 +602,33 @@ fn comes(is_there: impl Fn() -> bool, rest: impl Fn(), looks: usize) -> bool {
 pub fn clear(config: &Config, end_jobs: bool) -> Result<Cleared, BoxedError> {
     let Some(group) = &config.cgroup else { return Ok(Cleared::Done(BTreeSet::new())) };
     let mut socket = Socket::open()?;
-    let ifindex = device(&mut socket, config)?.unwrap_or_else(|| {
-        tracing::warn!(
-            "{}, so nothing is taken off it: where it only has another name by now, say that in the configuration and \
-             clear the node once more",
-            no_device(config)
-        );
-        NO_DEVICE
-    });
+    let ifindex = match device(&mut socket, config)? {
+        Some(ifindex) => ifindex,
+        None => {
+            expect_gone(&mut socket, config)?;
+            NO_DEVICE
+        }
+    };
     Kernel::at(ifindex, socket, config, group, &[])?.clear(end_jobs)
+}
+
+/// What was on a device is gone with it, but not where it only has another name by now. Which device is another agent's is
+/// not known here: that is for people to say.
+///
+/// # Errors
+/// If another device has what agents put there.
+fn expect_gone(socket: &mut Socket, config: &Config) -> Result<(), BoxedError> {
+    for (name, index) in interfaces(socket)? {
+        if !tc::programs(socket, index, tc::Hook::Egress)?.is_empty() {
+            let gone = no_device(config);
+            return Err(format!(
+                "{gone}, and {name} has what an agent puts there: expected `device = \"{name}\"` in the agent's \
+                 configuration if that is its name by now; of another agent's that is to be taken off first"
+            )
+            .into());
+        }
+    }
+    Ok(())
 }
 
 /// The device that `config` names, if it is there.

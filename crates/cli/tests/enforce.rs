@@ -21,6 +21,7 @@ use keeptime_model::units::{BytesPerSecond, CpuPpm, Nanos};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::RangeInclusive;
@@ -358,6 +359,19 @@ fn a_node_is_cleared_when_no_agent_runs_and_no_job_is_left_or_it_may_end() {
     assert_code(&beside_a_job, 1);
     assert!(said(&beside_a_job).contains("still enforced on n1: job"), "{}", said(&beside_a_job));
     assert!(world.has_tree("n1") && !launched.has_ended(), "nothing was touched");
+
+    // What is on a device that only has another name would stay.
+    let config = node.socket.with_file_name("agent.toml");
+    let (text, device) = (fs::read_to_string(&config).unwrap(), world.lab().device());
+    let renamed = text.replace(&format!("{device:?}"), "\"gone0\"");
+    assert_ne!(renamed, text);
+    fs::write(&config, renamed).unwrap();
+    let elsewhere = node.clear(&["--end-jobs"]);
+    assert_code(&elsewhere, 2);
+    let told = format!("no network device gone0, and {device} has what an agent puts there");
+    assert!(said(&elsewhere).contains(&told), "{}", said(&elsewhere));
+    assert!(world.has_tree("n1") && !launched.has_ended(), "nothing was touched");
+    fs::write(&config, text).unwrap();
 
     let cleared = node.clear(&["--end-jobs"]);
     assert_code(&cleared, 0);

@@ -53,7 +53,7 @@ pub enum RegionsError {
     /// The kernel has no memory for it.
     #[error("memory of a region")]
     Memory(#[from] io::Error),
-    /// The kernel gives none that can only be read.
+    /// This process may not hand out what can only be read.
     #[error("memory of a region for reading, which takes CAP_SYS_ADMIN")]
     Reading(#[source] io::Error),
     /// The object file lacks a part: a bug of the build.
@@ -132,7 +132,10 @@ impl RegionProgram {
     pub fn for_reading(&self, memory: BorrowedFd<'_>) -> Result<OwnedFd, RegionsError> {
         let info = MapData::from_fd(memory.try_clone_to_owned()?)?.info()?;
         let attributes = GetById { id: info.id(), next: 0, flags: BPF_F_RDONLY };
-        bpf(BPF_MAP_GET_FD_BY_ID, &attributes).map_err(RegionsError::Reading)
+        bpf(BPF_MAP_GET_FD_BY_ID, &attributes).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => RegionsError::Reading(error),
+            _ => error.into(),
+        })
     }
 }
 

@@ -74,7 +74,8 @@ fn top(arguments: &SiteListArguments) -> Result<Ending> {
         std::thread::sleep(AGAIN_AFTER);
         match client.sites() {
             Ok(newest) => (overview, seen, trouble) = (newest, Instant::now(), String::new()),
-            Err(error) if error.is_retryable() => {
+            // Certificates may be just renewed.
+            Err(error) if error.is_retryable() || error.is_about_trust() => {
                 let ago = seen.elapsed().as_secs();
                 trouble = format!("{error}; {ago} s ago it was so:\n");
             }

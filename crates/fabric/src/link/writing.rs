@@ -30,7 +30,8 @@ impl Link {
 
     fn answer_now(&self, out: &mut Out, frame: Frame) {
         let written = out.answers.is_empty() && self.write(out, frame, &[]).unwrap_or(false);
-        if !written {
+        // One that is over keeps nothing for an end that is not there.
+        if !written && out.sender.is_some() {
             out.answers.push_back((frame, self.seen.load(Relaxed)));
             self.backlog.store(true, Relaxed);
         }
