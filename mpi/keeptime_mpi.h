@@ -24,8 +24,9 @@
  *
  * Ranks: each may set attributes of its communicators in an order of its own. But where several have the same members and are
  * intercommunicators or made of these, or were made by MPI_Comm_create_group, MPI_Comm_idup, from a group alone, or in Fortran
- * with Open MPI, or by whatever in a program that calls MPI_Init there, all ranks have to set their attributes in the same order:
- * else one is taken for the other.
+ * with Open MPI or by MPICH's mpi_f08, or by whatever in a program that calls MPI_Init there, all ranks have to set their attributes in the same order:
+ * else one is taken for the other. A copy that shares a reservation (KEEPTIME_INHERIT_SHARED) is to be freed on all ranks before the
+ * original is set anew, or on all after that: else some ranks ask once more, and both count.
  */
 #ifndef KEEPTIME_MPI_H
 #define KEEPTIME_MPI_H
@@ -60,7 +61,8 @@ enum keeptime_qos_option {
 
 /* What became of an attribute. */
 enum keeptime_qos_state {
-	KEEPTIME_NOT_ASKED = 0, /* Keeptime is not there, or this process was spawned by another program */
+	/* Keeptime is not there, this process was spawned by another program, or it began by MPI_Session_init alone. */
+	KEEPTIME_NOT_ASKED = 0,
 	KEEPTIME_WAITING = 1,   /* nobody who could grant it has answered yet; reason says who */
 	KEEPTIME_GRANTED = 2,   /* every node enforces it */
 	KEEPTIME_REFUSED = 3,   /* it does not hold, what held before does; reason says why */

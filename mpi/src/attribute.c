@@ -25,10 +25,15 @@
 #define MESSAGE_SIZE_MAX (1ull << 40)
 
 struct attribute {
-	keeptime_qos visible; /* what MPI_Comm_get_attr gives; first, so that both have one address */
-	bool is_malformed;    /* it asks for nothing new; visible says why */
-	struct ask *ask;      /* nothing where nobody is asked */
+	keeptime_qos visible;   /* what MPI_Comm_get_attr gives; first, so that both have one address */
+	bool is_malformed;      /* it asks for nothing new; visible says why */
+	struct ask *ask;        /* nothing where nobody is asked */
+	struct attribute *next; /* in `all` */
 };
+
+/* Those that there are: few. A tool between the program and this library may have MPI keep what is none. */
+static struct attribute *all;
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int keyval = MPI_KEYVAL_INVALID;
 static pthread_once_t keyval_once = PTHREAD_ONCE_INIT;
@@ -113,8 +118,48 @@ static bool take(struct attribute *attribute, const keeptime_qos *value)
 	return true;
 }
 
+static struct attribute *attribute_new(void)
+{
+	struct attribute *attribute = calloc(1, sizeof *attribute);
+
+	if (!attribute)
+		return NULL;
+	pthread_mutex_lock(&all_lock);
+	attribute->next = all;
+	all = attribute;
+	pthread_mutex_unlock(&all_lock);
+	return attribute;
+}
+
+/* Where `value` is linked from, with the lock; nothing where it is none of ours: then it is not looked into. */
+static struct attribute **link_of(const void *value)
+{
+	struct attribute **link = &all;
+
+	while (*link && *link != value)
+		link = &(*link)->next;
+	return *link ? link : NULL;
+}
+
+/* `value` if it is one of ours. */
+static struct attribute *ours(void *value)
+{
+	bool is_ours;
+
+	pthread_mutex_lock(&all_lock);
+	is_ours = link_of(value);
+	pthread_mutex_unlock(&all_lock);
+	return is_ours ? value : NULL;
+}
+
 static void attribute_free(struct attribute *attribute)
 {
+	struct attribute **link;
+
+	pthread_mutex_lock(&all_lock);
+	link = link_of(attribute);
+	*link = attribute->next;
+	pthread_mutex_unlock(&all_lock);
 	if (attribute->ask)
 		ask_drop(attribute->ask);
 	free(attribute);
@@ -149,15 +194,15 @@ static struct identity *identity_of_copy(MPI_Comm comm)
 
 static int copied(MPI_Comm comm, int key, void *extra, void *value, void *copy, int *flag)
 {
-	const struct attribute *original = value;
+	const struct attribute *original = ours(value);
 	struct attribute *attribute;
 
 	(void)key, (void)extra;
 	*flag = 0;
-	if (copies_for_us ||
+	if (copies_for_us || !original ||
 	    !(original->visible.options & (KEEPTIME_INHERIT_SHARED | KEEPTIME_INHERIT_OWN)))
 		return MPI_SUCCESS;
-	attribute = calloc(1, sizeof *attribute);
+	attribute = attribute_new();
 	if (!attribute)
 		return MPI_SUCCESS;
 	/* Of what can be read while another thread gets it. */
@@ -176,8 +221,11 @@ static int copied(MPI_Comm comm, int key, void *extra, void *value, void *copy, 
 
 static int deleted(MPI_Comm comm, int key, void *value, void *extra)
 {
+	struct attribute *attribute = ours(value);
+
 	(void)comm, (void)key, (void)extra;
-	attribute_free(value);
+	if (attribute)
+		attribute_free(attribute);
 	return MPI_SUCCESS;
 }
 
@@ -245,13 +293,13 @@ static int set(MPI_Comm comm, const keeptime_qos *value)
 	code = PMPI_Comm_size(comm, &size);
 	if (code != MPI_SUCCESS)
 		return code;
-	attribute = calloc(1, sizeof *attribute);
+	attribute = attribute_new();
 	if (!attribute)
 		return MPI_ERR_NO_MEM;
 	take(attribute, value);
 	pthread_mutex_lock(&using);
 	PMPI_Comm_get_attr(comm, keyval, &before, &flag);
-	ask(attribute, comm, flag ? before : NULL);
+	ask(attribute, comm, flag ? ours(before) : NULL);
 	code = PMPI_Comm_set_attr(comm, keyval, attribute);
 	if (code != MPI_SUCCESS) {
 		attribute_free(attribute);
@@ -272,8 +320,8 @@ static int get(MPI_Comm comm, void *value, int *flag)
 	pthread_mutex_lock(&using);
 	code = PMPI_Comm_get_attr(comm, keyval, value, flag);
 	if (code == MPI_SUCCESS && *flag) {
-		attribute = *(struct attribute **)value;
-		if (attribute->ask && !attribute->is_malformed)
+		attribute = ours(*(void **)value);
+		if (attribute && attribute->ask && !attribute->is_malformed)
 			ask_tell(attribute->ask, &attribute->visible);
 	}
 	pthread_mutex_unlock(&using);
@@ -315,7 +363,8 @@ static int copied_to(struct copying outer, int code, const MPI_Comm *copy)
 		return code;
 	pthread_mutex_lock(&using);
 	PMPI_Comm_get_attr(*copy, keyval, &attribute, &flag);
-	if (flag && !(attribute->visible.options & KEEPTIME_INHERIT_SHARED))
+	attribute = flag ? ours(attribute) : NULL;
+	if (attribute && !(attribute->visible.options & KEEPTIME_INHERIT_SHARED))
 		own = ask_watch(&attribute->ask);
 	pthread_mutex_unlock(&using);
 	if (own)

@@ -187,6 +187,9 @@ static bool intracommunicator(MPI_Comm comm, struct members *members, struct tex
 	return true;
 }
 
+/* As many as the agent knows: a list of more it does not understand, and all that the rank says with it neither. */
+enum { MEMBERS_MAX = 4096 };
+
 bool members_of(MPI_Comm comm, struct members *members, char *reason, size_t reason_size)
 {
 	struct text talk = {0};
@@ -204,6 +207,12 @@ bool members_of(MPI_Comm comm, struct members *members, char *reason, size_t rea
 		return false;
 	}
 	members->talk = talk.data;
+	if (members->count > MEMBERS_MAX) {
+		snprintf(reason, reason_size, "the communicator has %d ranks: at most %d are supported",
+			 members->count, MEMBERS_MAX);
+		members_free(members);
+		return false;
+	}
 	for (int at = 0; at < members->count; at++)
 		if (members->ranks[at] == MPI_UNDEFINED) {
 			members_free(members);

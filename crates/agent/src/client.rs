@@ -8,9 +8,11 @@ use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::name::Name;
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use keeptime_mpiqos::wire::{RankAnswer, Report};
+use nix::errno::Errno;
 use nix::sys::signal::Signal;
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command};
@@ -82,7 +84,7 @@ impl Client {
     /// If nothing listens there.
     pub fn connect(socket: &Path) -> Result<Self, ClientError> {
         let place = socket.display().to_string();
-        match UnixStream::connect(socket).and_then(bounded) {
+        match dial(socket, ANSWER_WITHIN) {
             Ok(stream) => Ok(Self { place, stream: BufReader::new(stream), _relay: None }),
             Err(source) => Err(ClientError::Unreachable { place, source }),
         }
@@ -265,8 +267,20 @@ fn as_late(error: io::Error) -> io::Error {
 }
 
 /// A stream on which every call fails in time.
-fn bounded(stream: UnixStream) -> io::Result<UnixStream> {
-    bounded_by(ANSWER_WITHIN, stream)
+/// As [`UnixStream::connect`], which waits for ever for one that is stopped and whose queue is full.
+fn dial(socket: &Path, within: Duration) -> io::Result<UnixStream> {
+    let (family, kind, flags) = (AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC);
+    // How long it may write is how long it may wait for room in that queue (unix(7)).
+    let stream = bounded_by(within, socket::socket(family, kind, flags, None)?.into())?;
+    let address = UnixAddr::new(socket)?;
+    loop {
+        match socket::connect(stream.as_raw_fd(), &address) {
+            Ok(()) => return Ok(stream),
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
 }
 
 fn bounded_by(limit: Duration, stream: UnixStream) -> io::Result<UnixStream> {
@@ -304,3 +318,25 @@ impl Drop for Relay {
 
 /// A relay that is told to end has so long.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::socket::Backlog;
+
+    // Goal: nobody waits for ever for an agent that is stopped, as a task of Slurm's would before it begins. Method: one that
+    // takes no call, until its queue is full.
+    #[test]
+    fn an_agent_that_takes_no_call_is_waited_for_as_long_as_one_that_gives_no_answer() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("agent.sock");
+        let (family, kind, flags) = (AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC);
+        let stopped = socket::socket(family, kind, flags, None).unwrap();
+        socket::bind(stopped.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+        socket::listen(&stopped, Backlog::new(1).unwrap()).unwrap();
+        let calls: Vec<_> = (0..8).map(|_| dial(&path, Duration::from_millis(20))).collect();
+        assert!(calls[0].is_ok(), "{:?}", calls[0]);
+        let last = calls[7].as_ref().unwrap_err();
+        assert_eq!(last.kind(), io::ErrorKind::TimedOut, "{last}");
+    }
+}
