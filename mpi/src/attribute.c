@@ -152,14 +152,18 @@ static struct attribute *ours(void *value)
 	return is_ours ? value : NULL;
 }
 
-static void attribute_free(struct attribute *attribute)
+/* Nothing happens to what is none of ours. */
+static void attribute_free(void *value)
 {
-	struct attribute **link;
+	struct attribute *attribute = value, **link;
 
 	pthread_mutex_lock(&all_lock);
-	link = link_of(attribute);
-	*link = attribute->next;
+	link = link_of(value);
+	if (link)
+		*link = attribute->next;
 	pthread_mutex_unlock(&all_lock);
+	if (!link)
+		return;
 	if (attribute->ask)
 		ask_drop(attribute->ask);
 	free(attribute);
@@ -221,11 +225,8 @@ static int copied(MPI_Comm comm, int key, void *extra, void *value, void *copy, 
 
 static int deleted(MPI_Comm comm, int key, void *value, void *extra)
 {
-	struct attribute *attribute = ours(value);
-
 	(void)comm, (void)key, (void)extra;
-	if (attribute)
-		attribute_free(attribute);
+	attribute_free(value);
 	return MPI_SUCCESS;
 }
 

@@ -266,7 +266,6 @@ fn as_late(error: io::Error) -> io::Error {
     }
 }
 
-/// A stream on which every call fails in time.
 /// As [`UnixStream::connect`], which waits for ever for one that is stopped and whose queue is full.
 fn dial(socket: &Path, within: Duration) -> io::Result<UnixStream> {
     let (family, kind, flags) = (AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC);
@@ -283,6 +282,7 @@ fn dial(socket: &Path, within: Duration) -> io::Result<UnixStream> {
     }
 }
 
+/// A stream on which every call fails in time.
 fn bounded_by(limit: Duration, stream: UnixStream) -> io::Result<UnixStream> {
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;

@@ -21,7 +21,7 @@ use keeptime_linux::counters::{ClassCounters, class_counters};
 use keeptime_linux::egress::{self, Egress, Flow, Link};
 use keeptime_linux::flows::{self, FlowKey, FlowTable, Flows, FlowsError, Settings};
 use keeptime_linux::link::interfaces;
-use keeptime_linux::netlink::Socket;
+use keeptime_linux::netlink::{NetlinkError, Socket};
 use keeptime_linux::probe;
 use keeptime_linux::segments;
 use keeptime_linux::started::Started;
@@ -117,7 +117,7 @@ impl Kernel {
     /// If the device or the control groups are not there, or this process may not use them.
     pub fn open(config: &Config, group: &Path, guard: &[OsString]) -> Result<Self, BoxedError> {
         let mut socket = Socket::open()?;
-        let ifindex = device(&mut socket, config)?.ok_or_else(|| no_device(config))?;
+        let ifindex = device(&mut socket, &config.device)?.ok_or_else(|| no_device(config))?;
         Self::at(ifindex, socket, config, group, guard)
     }
 
@@ -576,10 +576,7 @@ pub fn await_device(config: &Config) {
 
 /// Whether a device has this name. Where that cannot be asked there is nothing to wait for: whoever uses it says why.
 fn is_device(name: &str) -> bool {
-    match Socket::open().and_then(|mut socket| interfaces(&mut socket)) {
-        Ok(there) => there.iter().any(|(found, _)| found == name),
-        Err(_) => true,
-    }
+    !matches!(Socket::open().and_then(|mut socket| device(&mut socket, name)), Ok(None))
 }
 
 /// Looks so many times, with a rest between two. Whether it is there at one of them.
@@ -602,7 +599,7 @@ fn comes(is_there: impl Fn() -> bool, rest: impl Fn(), looks: usize) -> bool {
 pub fn clear(config: &Config, end_jobs: bool) -> Result<Cleared, BoxedError> {
     let Some(group) = &config.cgroup else { return Ok(Cleared::Done(BTreeSet::new())) };
     let mut socket = Socket::open()?;
-    let ifindex = match device(&mut socket, config)? {
+    let ifindex = match device(&mut socket, &config.device)? {
         Some(ifindex) => ifindex,
         None => {
             expect_gone(&mut socket, config)?;
@@ -631,9 +628,9 @@ fn expect_gone(socket: &mut Socket, config: &Config) -> Result<(), BoxedError> {
     Ok(())
 }
 
-/// The device that `config` names, if it is there.
-fn device(socket: &mut Socket, config: &Config) -> Result<Option<u32>, BoxedError> {
-    let named = |(name, index): (String, u32)| (name == config.device).then_some(index);
+/// The device of this name, if it is there.
+fn device(socket: &mut Socket, name: &str) -> Result<Option<u32>, NetlinkError> {
+    let named = |(found, index): (String, u32)| (found == name).then_some(index);
     Ok(interfaces(socket)?.into_iter().find_map(named))
 }
 

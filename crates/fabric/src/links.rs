@@ -64,7 +64,7 @@ pub type Current = Rc<Arc<View>>;
 pub struct View {
     /// The number of whose it is.
     of: usize,
-    /// No other view of this process has it, but for the first ones, which are empty.
+    /// No other view of this process has it.
     version: usize,
     /// On which to send to each other context, in the order of these.
     by_peer: Vec<(ContextId, Arc<Link>)>,
@@ -83,13 +83,18 @@ thread_local! {
     static SEEN: RefCell<Vec<Current>> = const { RefCell::new(Vec::new()) };
 }
 
+/// A number that nothing in this process had before.
+fn unused() -> usize {
+    static LAST: AtomicUsize = AtomicUsize::new(0);
+    LAST.fetch_add(1, Relaxed) + 1
+}
+
 impl Default for Links {
     fn default() -> Self {
-        static LAST: AtomicUsize = AtomicUsize::new(0);
-        let number = LAST.fetch_add(1, Relaxed);
-        let view = Arc::new(View { of: number, ..View::default() });
+        let number = unused();
+        let view = Arc::new(View { of: number, version: number, ..View::default() });
         let table = RwLock::new(Table { view, ..Table::default() });
-        Self { number, table, version: AtomicUsize::new(0) }
+        Self { number, table, version: AtomicUsize::new(number) }
     }
 }
 
@@ -238,10 +243,9 @@ impl Links {
     }
 
     fn renew(&self, table: &mut Table) {
-        static LAST: AtomicUsize = AtomicUsize::new(0);
         let (in_memory, others) = table.by_number.values().cloned().partition(|l| l.in_memory);
         let by_peer = table.by_peer.iter().map(|(peer, link)| (*peer, link.clone())).collect();
-        let version = LAST.fetch_add(1, Relaxed) + 1;
+        let version = unused();
         table.view = Arc::new(View { of: self.number, version, by_peer, in_memory, others });
         self.version.store(version, Release);
     }

@@ -412,8 +412,11 @@ mod tests {
 
     /// Both ends, as two processes would have them.
     fn pair() -> (Ends, Ends) {
+        pair_over(Offered::new().unwrap())
+    }
+
+    fn pair_over(offered: Offered) -> (Ends, Ends) {
         let (one, other) = UnixStream::pair().unwrap();
-        let offered = Offered::new().unwrap();
         let clone = |fd: &dyn AsFd| fd.as_fd().try_clone_to_owned().unwrap();
         let handed_over =
             [clone(&offered.memory), clone(&offered.called_bell), clone(&offered.callers_bell)];
@@ -475,18 +478,13 @@ mod tests {
     /// maps of it, when there was something to read, and the other process had ended.
     #[test]
     fn who_still_looks_at_ends_that_are_gone_holds_no_memory() {
-        let (one, other) = UnixStream::pair().unwrap();
         let offered = Offered::new().unwrap();
         let memory = File::from(offered.memory.try_clone().unwrap());
         let inode = format!(" {} ", memory.metadata().unwrap().ino());
         let is_it = |line: &str| line.contains(&inode) && line.contains("keeptime-fabric");
         let is_mapped = || fs::read_to_string("/proc/self/maps").unwrap().lines().any(is_it);
-        let clone = |fd: &dyn AsFd| fd.as_fd().try_clone_to_owned().unwrap();
-        let handed_over =
-            [clone(&offered.memory), clone(&offered.called_bell), clone(&offered.callers_bell)];
         let (head, payload) = message(1, 100);
-        let mut far = accept(handed_over, other).unwrap();
-        let Ends { sender, mut receiver, glance, .. } = offered.ends(one).unwrap();
+        let (Ends { sender, mut receiver, glance, .. }, mut far) = pair_over(offered);
         let glance = glance.unwrap();
         far.sender.send(&head.encode(), &payload).unwrap();
         drop(far);
