@@ -20,7 +20,7 @@ use keeptime_engine::{
     Answer, Call, CallError, Caller, Cluster, Engine, Event, Input, Moment, Output, Policy, Step,
     Ticket, book,
 };
-use keeptime_ledger::{Batch, Revision, Snapshot, Subject, WriteError, Writer};
+use keeptime_ledger::{Revision, Snapshot, Subject, WriteError, Writer};
 use keeptime_model::Invalid;
 use keeptime_model::reservation::UserName;
 use keeptime_model::units::{Nanos, WallTime};
@@ -128,7 +128,7 @@ type Outcome = Result<Result<Answer, Box<CallError>>, Unavailable>;
 /// Who waits for an answer, and its place in the row.
 struct Asker {
     reply: oneshot::Sender<Outcome>,
-    _place: OwnedSemaphorePermit,
+    place: OwnedSemaphorePermit,
 }
 
 /// The other end: where the answer comes. If it is dropped before, whoever asked has hung up, and the thread looks who
@@ -211,7 +211,7 @@ impl Handle {
         call: Call,
     ) -> Result<Result<Answer, Box<CallError>>, Unavailable> {
         let (reply, replied) = oneshot::channel();
-        let asker = Asker { reply, _place: self.place()? };
+        let asker = Asker { reply, place: self.place()? };
         let message = Message::Call { caller, call: Box::new(call), asker };
         self.messages.send(message).map_err(|_| Unavailable::Stopping)?;
         let messages = self.messages.clone();
@@ -399,7 +399,7 @@ impl Core {
     fn serve(&mut self) -> Result<(), CoreError> {
         loop {
             match self.messages.recv_timeout(self.patience()) {
-                Ok(Message::Stop) if self.outbox.batches_on_their_way() == 0 => return Ok(()),
+                Ok(Message::Stop) if self.outbox.on_their_way() == 0 => return Ok(()),
                 // Behind what is on its way to the disk.
                 Ok(Message::Stop) => drop(self.to_itself.send(Message::Stop)),
                 Ok(message) => self.receive(message)?,
@@ -421,9 +421,13 @@ impl Core {
     fn receive(&mut self, message: Message) -> Result<(), CoreError> {
         match message {
             Message::Call { caller, call, asker } => self.call(caller, call, asker)?,
-            Message::Read(read, _place) => {
+            Message::Read(read, place) => {
                 let leaving = read(&self.engine);
-                self.leave(leaving);
+                // It counts until it has left.
+                self.leave(Box::new(move |outcome| {
+                    leaving(outcome);
+                    drop(place);
+                }));
             }
             Message::Agent(input, _place) if self.pause.is_none() => {
                 self.step(input)?;
@@ -503,23 +507,7 @@ impl Core {
 
     /// Records what happened, then lets answers and orders go.
     fn carry_out(&mut self, step: Step) -> Result<(), CoreError> {
-        let mut events = step.events.iter();
-        for batch in records::batches(&step)? {
-            let revision = self.head.next();
-            let events = events.by_ref().take(batch.records().len());
-            let happened = |(index, event): (u32, &Event)| {
-                Happened::new(revision, Some(index), step.time, event.clone())
-            };
-            let happened: Arc<[_]> = (0..).zip(events).map(happened).collect();
-            let bytes = batch.bytes();
-            self.hand_over(batch)?;
-            let feed = self.feed.clone();
-            self.leave(Box::new(move |outcome| {
-                if outcome.is_ok() {
-                    feed.publish(revision, happened, bytes);
-                }
-            }));
-        }
+        self.record(&step)?;
         for event in &step.events {
             if let (Event::Forgotten { .. }, Some(handle)) = (event, event.handle()) {
                 self.snapshots.forgotten.push((self.head, Subject::new(handle.number())));
@@ -534,13 +522,38 @@ impl Core {
         Ok(())
     }
 
-    fn hand_over(&mut self, batch: Batch) -> Result<(), CoreError> {
+    /// Hands what happened over to be made durable, all or nothing; whoever watches learns of it then.
+    fn record(&mut self, step: &Step) -> Result<(), CoreError> {
+        let batches = records::batches(step)?;
+        if batches.is_empty() {
+            return Ok(());
+        }
+        let (head, mut events) = (self.head, step.events.iter());
+        let mut news = Vec::new();
+        for batch in &batches {
+            self.head = self.head.next();
+            let revision = self.head;
+            let events = events.by_ref().take(batch.records().len());
+            let happened = |(index, event): (u32, &Event)| {
+                Happened::new(revision, Some(index), step.time, event.clone())
+            };
+            let happened: Arc<[_]> = (0..).zip(events).map(happened).collect();
+            news.push((revision, happened, batch.bytes()));
+        }
         let (to_itself, attempt) = (self.to_itself.clone(), self.attempt);
         // If this thread has ended, nobody waits.
         let told = move |outcome| drop(to_itself.send(Message::Written { attempt, outcome }));
-        self.writer.submit(batch, Some(self.head), told)?;
-        self.head = self.head.next();
+        self.writer.submit(batches, Some(head), told)?;
         self.outbox.hand_over();
+        let (feed, counters) = (self.feed.clone(), Arc::clone(&self.counters));
+        self.leave(Box::new(move |outcome| {
+            if outcome.is_ok() {
+                counters.batches.fetch_add(news.len() as u64, Ordering::Relaxed);
+                for (revision, happened, bytes) in news {
+                    feed.publish(revision, happened, bytes);
+                }
+            }
+        }));
         Ok(())
     }
 
@@ -559,9 +572,12 @@ impl Core {
                 Some(Box::new(move |_| hub.hang_up(node, session)))
             }
             Output::Answer { ticket, answer } => {
-                let asker = self.askers.remove(&ticket)?;
-                // Whoever asked may have gone.
-                Some(Box::new(move |outcome| drop(asker.reply.send(outcome.map(|()| answer)))))
+                let Asker { reply, place } = self.askers.remove(&ticket)?;
+                Some(Box::new(move |outcome| {
+                    // Whoever asked may have gone.
+                    drop(reply.send(outcome.map(|()| answer)));
+                    drop(place);
+                }))
             }
         }
     }
@@ -575,7 +591,6 @@ impl Core {
     fn written(&mut self, outcome: Result<Revision, WriteError>) -> Result<(), CoreError> {
         match outcome {
             Ok(_) => {
-                self.counters.batches.fetch_add(1, Ordering::Relaxed);
                 self.outbox.settle().into_iter().for_each(|leaving| leaving(Ok(())));
                 Ok(())
             }
@@ -866,6 +881,22 @@ mod tests {
             assert!(core.engine.now().saturating_since(now()) < hour);
         }
         assert_eq!(core.engine.clock_steps_back(), 0);
+    }
+
+    // Goal: answers that wait for the disk are bounded. Method: a look comes behind what is on its way there.
+    #[test]
+    fn a_look_has_its_place_until_its_answer_leaves() {
+        let Still { mut core, handle, .. } = Still::new();
+        let mut looking = Box::pin(handle.read(|_| ()));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(looking.as_mut().poll(&mut context).is_pending());
+        core.outbox.hand_over();
+        receive_one(&mut core);
+        assert!(looking.as_mut().poll(&mut context).is_pending());
+        assert_eq!(handle.room.available_permits(), ROOM - 1);
+        core.outbox.settle().into_iter().for_each(|leaving| leaving(Ok(())));
+        assert!(looking.as_mut().poll(&mut context).is_ready());
+        assert_eq!(handle.room.available_permits(), ROOM);
     }
 
     // Goal: what users keep everybody waiting for is noted, and of operators nothing. Method: a call that comes to nothing.

@@ -1,12 +1,12 @@
 //! What waits until records are durable: it leaves in the order in which it was put in, and not
-//! before every batch that was handed over before it is safe. Pure.
+//! before everything that was handed over before it is safe. Pure.
 
 use std::collections::VecDeque;
 
-/// Things that wait for batches on their way to the disk.
+/// Things that wait for what is on its way to the disk.
 #[derive(Debug)]
 pub struct Outbox<T> {
-    /// Each with the number of batches that have to be durable before.
+    /// Each with how much of what was handed over has to be durable before.
     waiting: VecDeque<(u64, T)>,
     handed_over: u64,
     durable: u64,
@@ -19,7 +19,7 @@ impl<T> Default for Outbox<T> {
 }
 
 impl<T> Outbox<T> {
-    /// One more batch is on its way: what is put in from now on waits for it.
+    /// The batches of one more step are on their way: what is put in from now on waits for it.
     pub fn hand_over(&mut self) {
         self.handed_over += 1;
     }
@@ -34,21 +34,21 @@ impl<T> Outbox<T> {
         None
     }
 
-    /// The oldest batch that was on its way is durable. What may leave now, in order.
+    /// The oldest of what was on its way is durable. What may leave now, in order.
     pub fn settle(&mut self) -> Vec<T> {
         self.durable += 1;
         let ready = self.waiting.iter().take_while(|(after, _)| *after <= self.durable).count();
         self.waiting.drain(..ready).map(|(_, item)| item).collect()
     }
 
-    /// No batch that is on its way will be durable. Everything that waited, in order.
+    /// Nothing that is on its way will be durable. Everything that waited, in order.
     pub fn fail(&mut self) -> Vec<T> {
         self.durable = self.handed_over;
         self.waiting.drain(..).map(|(_, item)| item).collect()
     }
 
-    /// How many batches are on their way.
-    pub fn batches_on_their_way(&self) -> u64 {
+    /// How many steps are on their way.
+    pub fn on_their_way(&self) -> u64 {
         self.handed_over - self.durable
     }
 }
@@ -68,7 +68,7 @@ mod tests {
         outbox.hand_over();
         assert_eq!(outbox.put("next"), None);
         assert_eq!(outbox.settle(), ["granted", "read"]);
-        assert_eq!(outbox.batches_on_their_way(), 1);
+        assert_eq!(outbox.on_their_way(), 1);
         assert_eq!(outbox.fail(), ["next"]);
         assert_eq!(outbox.put("again"), Some("again"));
     }

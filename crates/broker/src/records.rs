@@ -81,8 +81,8 @@ pub fn event(recorded: &Recorded) -> Result<Event, RecordError> {
 }
 
 /// What a step has to make durable: one batch, or as many as it takes; an event that is longer than a batch
-/// of several may be has one to itself. Every single event leaves a state that can be gone on from, so a
-/// crash between two batches of a step does no harm.
+/// of several may be has one to itself. They are to become durable together: one event may make room for what another
+/// one of the same step takes.
 ///
 /// # Errors
 /// If an event is longer than a record may be.

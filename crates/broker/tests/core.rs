@@ -106,18 +106,18 @@ fn a_full_disk_refuses_with_a_reason_and_goes_on_when_there_is_room() {
 
 #[test]
 fn a_write_of_unknown_outcome_ends_the_broker_and_everyone_is_told() {
-    for records in [0, 1] {
+    for is_written in [false, true] {
         let disk = MemoryDisk::default();
         let broker = Bare::on(&disk);
         broker.reserve("a").unwrap();
-        disk.fail_append(1, Fault::Torn { records });
+        disk.fail_append(1, Fault::Unknown { is_written });
         let error = broker.reserve("b").unwrap_err();
         assert!(matches!(error, Unavailable::Unknown { .. }), "{error}");
         let ended = broker.stop().unwrap_err();
         assert!(matches!(ended, CoreError::Write(_)), "{ended}");
         // Whether it is there is told by the ledger, and the same key finds it or makes it.
         let again = Bare::on(&disk);
-        assert_eq!(again.count(), 1 + records);
+        assert_eq!(again.count(), 1 + usize::from(is_written));
         assert_eq!(again.reserve("b").unwrap(), "r2");
         again.stop().unwrap();
     }

@@ -25,11 +25,10 @@ pub struct MemoryDisk(Arc<Mutex<Disk>>);
 pub enum Fault {
     /// No room: nothing is written, and the ledger can be used again.
     Full,
-    /// The write fails after so many whole records, and the ledger has to be opened again: batches
-    /// that are whole are there then, the rest is not.
-    Torn {
-        /// Records that reach the disk.
-        records: usize,
+    /// The write fails, and the ledger has to be opened again: that tells whether all is there, or nothing.
+    Unknown {
+        /// Whether it reaches the disk.
+        is_written: bool,
     },
 }
 
@@ -148,18 +147,13 @@ impl MemoryLedger {
 }
 
 impl Disk {
-    /// Writes `batches`, but no more than `room` records: then what is whole stays.
-    fn write(&mut self, batches: &[Batch], mut room: usize) {
+    fn write(&mut self, batches: &[Batch]) {
         for batch in batches {
             let (revision, count) = (self.head.next(), batch.records().len());
-            if count > room {
-                return;
-            }
             for (position, record) in batch.records().iter().enumerate() {
                 let stored = Stored { epoch: self.epoch, count, record: record.clone() };
                 self.records.insert((revision, position), stored);
             }
-            room -= count;
             self.head = revision;
         }
     }
@@ -201,13 +195,15 @@ impl Ledger for MemoryLedger {
         disk.appends += 1;
         let number = disk.appends;
         match disk.faults.remove(&number) {
-            None => disk.write(batches, usize::MAX),
+            None => disk.write(batches),
             Some(Fault::Full) => {
                 let source = std::io::Error::from(std::io::ErrorKind::StorageFull);
                 return Err(LedgerError::Full { path: PLACE.into(), source: source.into() });
             }
-            Some(Fault::Torn { records }) => {
-                disk.write(batches, records);
+            Some(Fault::Unknown { is_written }) => {
+                if is_written {
+                    disk.write(batches);
+                }
                 drop(disk);
                 let source = std::io::Error::other("an injected fault");
                 let (action, place) = ("write to", PLACE.to_string());

@@ -7,7 +7,7 @@
 use crate::error::LedgerError;
 use crate::ledger::{Ledger, Status};
 use crate::record::{BATCH_BYTES_MAX, Batch, Revision, Snapshot, Subject};
-use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use thiserror::Error;
@@ -29,17 +29,14 @@ pub enum WriteError {
     /// The ledger refused. All batches of the same commit share the error.
     #[error(transparent)]
     Ledger(Arc<LedgerError>),
-    /// The batch builds on one that is not the last: one before it has failed, or others write too.
-    #[error("the batch is to follow revision {expected}, but the ledger is at {head}")]
+    /// The batches build on one that is not the last: one before them has failed, or others write too.
+    #[error("what is to be written follows revision {expected}, but the ledger is at {head}")]
     NotNext {
-        /// What it builds on.
+        /// What they build on.
         expected: Revision,
         /// Where the ledger is.
         head: Revision,
     },
-    /// The queue is full; only [`Writer::try_submit`] says so, the others wait.
-    #[error("{QUEUE_MAX} requests wait for the ledger already")]
-    QueueFull,
     /// The writer has stopped.
     #[error("the ledger's writer has stopped")]
     Stopped,
@@ -89,7 +86,7 @@ enum Request {
 }
 
 struct Append {
-    batch: Batch,
+    batches: Vec<Batch>,
     after: Option<Revision>,
     answer: Answer,
 }
@@ -115,43 +112,27 @@ impl Writer {
     pub fn append(&self, batch: Batch) -> Result<Revision, WriteError> {
         let (answer, answered) = mpsc::sync_channel(1);
         // There is room for one, and this thread is waiting for it.
-        self.submit(batch, None, move |outcome| drop(answer.send(outcome)))?;
+        self.submit(vec![batch], None, move |outcome| drop(answer.send(outcome)))?;
         answered.recv().unwrap_or(Err(WriteError::Stopped))
     }
 
-    /// Hands over `batch` and returns as soon as there is room for it in the queue; `answer` is
-    /// called on the writer's thread when it is durable or has failed, and dropped uncalled if the
-    /// writer is stopped before. It must not call the writer. Batches of one caller keep
-    /// their order. With `after` it is refused unless it is the batch right after that revision:
-    /// whoever decides ahead of the disk is safe from a gap when a batch before fails.
+    /// Hands over `batches`, of which all become durable or none, and returns as soon as there is room for
+    /// them in the queue; `answer` is called on the writer's thread with the revision of the last one
+    /// when they are durable or have failed, and dropped uncalled if the writer is stopped before. It must
+    /// not call the writer. What one caller hands over keeps its order. With `after` it is refused unless
+    /// it comes right after that revision: whoever decides ahead of the disk is safe from a gap when
+    /// something before fails.
     ///
     /// # Errors
     /// [`WriteError::Stopped`]; everything else comes with the answer.
     pub fn submit(
         &self,
-        batch: Batch,
+        batches: Vec<Batch>,
         after: Option<Revision>,
         answer: impl FnOnce(Result<Revision, WriteError>) + Send + 'static,
     ) -> Result<(), WriteError> {
-        let request = Request::Append(Append { batch, after, answer: Box::new(answer) });
+        let request = Request::Append(Append { batches, after, answer: Box::new(answer) });
         self.requests.send(request).map_err(|_| WriteError::Stopped)
-    }
-
-    /// As [`Writer::submit`], and never blocks.
-    ///
-    /// # Errors
-    /// [`WriteError::QueueFull`] or [`WriteError::Stopped`]; `answer` is not called then.
-    pub fn try_submit(
-        &self,
-        batch: Batch,
-        after: Option<Revision>,
-        answer: impl FnOnce(Result<Revision, WriteError>) + Send + 'static,
-    ) -> Result<(), WriteError> {
-        let request = Request::Append(Append { batch, after, answer: Box::new(answer) });
-        self.requests.try_send(request).map_err(|error| match error {
-            TrySendError::Full(_) => WriteError::QueueFull,
-            TrySendError::Disconnected(_) => WriteError::Stopped,
-        })
     }
 
     /// Runs `call` on the ledger, after everything that was submitted before, and returns what it
@@ -284,7 +265,8 @@ struct Commit {
     head: Revision,
     bytes: usize,
     batches: Vec<Batch>,
-    answers: Vec<Answer>,
+    /// Each with the revision of its last batch.
+    answers: Vec<(Revision, Answer)>,
 }
 
 impl Commit {
@@ -296,22 +278,25 @@ impl Commit {
         self.batches.len() < COMMIT_BATCHES_MAX && self.bytes < COMMIT_BYTES_MAX
     }
 
-    /// Adds a batch, unless it is to follow another one than it would.
+    /// The last batch so far.
+    fn last(&self) -> Revision {
+        Revision::new(self.head.get() + self.batches.len() as u64)
+    }
+
+    /// Adds batches that belong together, unless they are to follow another one than they would.
     fn push(&mut self, append: Append) {
-        let head = Revision::new(self.head.get() + self.batches.len() as u64);
+        let head = self.last();
         if let Some(expected) = append.after.filter(|after| *after != head) {
             return (append.answer)(Err(WriteError::NotNext { expected, head }));
         }
-        self.bytes += append.batch.bytes();
-        self.batches.push(append.batch);
-        self.answers.push(append.answer);
+        self.bytes += append.batches.iter().map(Batch::bytes).sum::<usize>();
+        self.batches.extend(append.batches);
+        self.answers.push((self.last(), append.answer));
     }
 
     fn answer(self, outcome: Result<(), LedgerError>) {
         let outcome = outcome.map_err(WriteError::from);
-        let mut revision = self.head;
-        for answer in self.answers {
-            revision = revision.next();
+        for (revision, answer) in self.answers {
             answer(outcome.clone().map(|()| revision));
         }
     }

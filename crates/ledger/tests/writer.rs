@@ -41,7 +41,9 @@ fn submit(
 ) -> mpsc::Receiver<Result<Revision, WriteError>> {
     let (answer, answered) = mpsc::channel();
     let after = after.map(Revision::new);
-    writer.submit(batch(number), after, move |outcome| answer.send(outcome).unwrap()).unwrap();
+    writer
+        .submit(vec![batch(number)], after, move |outcome| answer.send(outcome).unwrap())
+        .unwrap();
     answered
 }
 
@@ -109,10 +111,10 @@ fn after_a_failure_nothing_that_builds_on_it_is_written() {
 }
 
 #[test]
-fn a_torn_write_leaves_whole_batches_and_a_ledger_to_be_opened_again() {
-    for records in 0..12 {
+fn a_write_of_unknown_outcome_leaves_all_or_nothing_and_a_ledger_to_be_opened_again() {
+    for is_written in [false, true] {
         let (disk, writer) = on_disk();
-        disk.fail_append(2, Fault::Torn { records });
+        disk.fail_append(2, Fault::Unknown { is_written });
         writer.append(batch(0)).unwrap();
         let release = occupy(&writer);
         let answers: Vec<_> = (1..4).map(|number| submit(&writer, number, None)).collect();
@@ -124,14 +126,33 @@ fn a_torn_write_leaves_whole_batches_and_a_ledger_to_be_opened_again() {
         let Err(WriteError::Ledger(error)) = writer.append(batch(9)) else { panic!() };
         assert!(matches!(*error, LedgerError::Poisoned { .. }), "{error}");
         drop(writer);
-        let ledger = MemoryLedger::open(&disk).unwrap();
-        let whole = [2, 5, 9].iter().filter(|sum| **sum <= records).count();
-        let entries = tail(&ledger, Revision::ZERO);
-        assert_eq!(entries.len(), 1 + whole, "{records} records");
+        let entries = tail(&MemoryLedger::open(&disk).unwrap(), Revision::ZERO);
+        assert_eq!(entries.len(), if is_written { 4 } else { 1 });
         for (number, entry) in (0..).zip(entries) {
             assert_eq!(entry.batch, batch(number));
         }
     }
+}
+
+// Goal: of a step that takes several batches no part is there alone. Method: one write for all of them, and
+// the second of the ledger fails.
+#[test]
+fn what_is_handed_over_together_is_written_together() {
+    let (disk, writer) = on_disk();
+    disk.fail_append(2, Fault::Full);
+    let together = |numbers: std::ops::Range<u64>, after: u64| {
+        let (answer, answered) = mpsc::channel();
+        let told = move |outcome| answer.send(outcome).unwrap();
+        let after = Some(Revision::new(after));
+        writer.submit(numbers.map(batch).collect(), after, told).unwrap();
+        answered.recv().unwrap()
+    };
+    assert_eq!(together(0..3, 0).unwrap(), Revision::new(3), "that of the last one");
+    assert!(matches!(together(3..6, 3), Err(WriteError::Ledger(_))));
+    assert_eq!(writer.status().head, Revision::new(3));
+    assert_eq!(together(3..6, 3).unwrap(), Revision::new(6));
+    let entries = writer.call(|ledger| ledger.read(Revision::ZERO, 9).unwrap()).unwrap();
+    assert!((0..6).zip(&entries).all(|(number, entry)| entry.batch == batch(number)));
 }
 
 #[test]
@@ -190,23 +211,6 @@ fn a_compaction_goes_on_until_all_are_forgotten() {
     let all = (0..2_000).rev().map(Subject::new).collect();
     assert_eq!(writer.compact(all).unwrap(), covered);
     assert_eq!(writer.status().compacted_to, Revision::new(28));
-}
-
-#[test]
-fn a_full_queue_is_told_to_who_will_not_wait() {
-    let (_disk, writer) = on_disk();
-    let release = occupy(&writer);
-    let mut waiting = 0;
-    let refusal = loop {
-        match writer.try_submit(batch(0), None, |_| {}) {
-            Ok(()) => waiting += 1,
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(refusal, WriteError::QueueFull), "{refusal}");
-    assert!(refusal.to_string().starts_with(&waiting.to_string()), "{refusal}");
-    drop(release);
-    assert_eq!(writer.stop().unwrap().status().head, Revision::new(waiting));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use keeptime_broker::records;
 use keeptime_engine::agents::Session;
 use keeptime_engine::{Cluster, Engine, Event, Moment, Output, Policy, Step};
 use keeptime_ledger::{
-    Batch, Fault, Ledger, LedgerError, MemoryDisk, MemoryLedger, Revision, Snapshot, Subject,
+    Batch, Ledger, LedgerError, MemoryDisk, MemoryLedger, Revision, Snapshot, Subject,
 };
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
@@ -33,7 +33,6 @@ pub struct Broker {
     pub number: u64,
     /// When [`keeptime_engine::Input::Passed`] is due.
     pub due: Nanos,
-    disk: MemoryDisk,
     ledger: MemoryLedger,
     outbox: Outbox<Output>,
     /// What was handed over and is not durable.
@@ -57,12 +56,13 @@ pub struct Broker {
 
 #[derive(Debug)]
 enum Work {
-    Batch(Batch, Vec<Happened>),
+    /// What a step has to make durable, and what it says.
+    Step(Vec<Batch>, Vec<Happened>),
     /// A snapshot, if there is to be a new one, and whom to forget then.
     Snapshot(Option<Snapshot>, Vec<Subject>),
 }
 
-/// A batch that is durable, and what may leave now.
+/// A step that is durable, and what may leave now.
 #[derive(Debug)]
 pub struct Written {
     /// What it says.
@@ -99,7 +99,6 @@ impl Broker {
             engine,
             number,
             due: moment.steady,
-            disk: disk.clone(),
             snapshot: ledger.status().snapshot.unwrap_or_default(),
             ledger,
             outbox: Outbox::default(),
@@ -128,11 +127,11 @@ impl Broker {
     /// # Errors
     /// If an event cannot be recorded.
     pub fn hand_over(&mut self, step: Step) -> Result<Vec<Output>, Violation> {
-        let mut events = step.events.iter().map(|event| (step.time, event.clone()));
-        for batch in records::batches(&step).map_err(Violation::new)? {
-            let of_batch = events.by_ref().take(batch.records().len()).collect();
-            self.queue.push_back(Work::Batch(batch, of_batch));
-            self.head = self.head.next();
+        let batches = records::batches(&step).map_err(Violation::new)?;
+        if !batches.is_empty() {
+            let events = step.events.iter().map(|event| (step.time, event.clone())).collect();
+            batches.iter().for_each(|_| self.head = self.head.next());
+            self.queue.push_back(Work::Step(batches, events));
             self.outbox.hand_over();
         }
         for event in &step.events {
@@ -163,8 +162,8 @@ impl Broker {
         if self.writing.is_some() || self.queue.is_empty() {
             return false;
         }
-        let is_batch = |work: &&Work| matches!(work, Work::Batch(..));
-        self.writing = Some(self.queue.iter().take_while(is_batch).count().max(1));
+        let is_step = |work: &&Work| matches!(work, Work::Step(..));
+        self.writing = Some(self.queue.iter().take_while(is_step).count().max(1));
         true
     }
 
@@ -173,7 +172,7 @@ impl Broker {
         self.queue.is_empty()
     }
 
-    /// The disk is done: batches that are durable now, in order.
+    /// The disk is done: steps that are durable now, in order.
     ///
     /// # Errors
     /// If it is not: nothing was written then.
@@ -195,23 +194,24 @@ impl Broker {
             self.queue.pop_front();
             return Ok(Vec::new());
         }
-        let batches: Vec<_> = self.batches().take(count).cloned().collect();
-        self.ledger.append(&batches)?;
+        self.ledger.append(&self.batches(count))?;
         let written = self.queue.drain(..count).filter_map(|work| match work {
-            Work::Batch(_, events) => Some(Written { events, outputs: self.outbox.settle() }),
+            Work::Step(_, events) => Some(Written { events, outputs: self.outbox.settle() }),
             Work::Snapshot(..) => None,
         });
         Ok(written.collect())
     }
 
-    fn batches(&self) -> impl Iterator<Item = &Batch> {
-        self.queue.iter().filter_map(|work| match work {
-            Work::Batch(batch, _) => Some(batch),
+    /// Those of the first `steps` steps that wait.
+    fn batches(&self, steps: usize) -> Vec<Batch> {
+        let of_step = |work: &Work| match work {
+            Work::Step(batches, _) => Some(batches.clone()),
             Work::Snapshot(..) => None,
-        })
+        };
+        self.queue.iter().filter_map(of_step).take(steps).flatten().collect()
     }
 
-    /// The process is killed. What was being written is on the disk, or not, or the first part of it; what was being
+    /// The process is killed. What was being written is on the disk, or not, or the first steps of it; what was being
     /// removed is there, or some of it.
     /// What was handed over and never acknowledged, in order.
     pub fn die(mut self, random: &mut Random) -> Vec<Vec<Happened>> {
@@ -224,16 +224,14 @@ impl Broker {
             // Nobody is left to learn of an error, and the next broker finishes it.
             drop(saved.and_then(|()| self.ledger.compact(forget, limit)));
         }
-        let batches: Vec<_> = self.batches().take(self.writing.unwrap_or(0)).cloned().collect();
-        let records: usize = batches.iter().map(|batch| batch.records().len()).sum();
-        if records > 0 && random.is_one_in(2) {
-            let torn = random.below(records as u64 + 1) as usize;
-            self.disk.fail_append(1, Fault::Torn { records: torn });
-            // Nobody is left to learn of the error.
-            drop(self.ledger.append(&batches));
+        let steps = self.writing.unwrap_or(0);
+        if steps > 0 && random.is_one_in(2) {
+            let written = random.below(steps as u64 + 1) as usize;
+            // Nobody is left to learn of an error.
+            drop(self.ledger.append(&self.batches(written)));
         }
         let unsettled = self.queue.into_iter().filter_map(|work| match work {
-            Work::Batch(_, events) => Some(events),
+            Work::Step(_, events) => Some(events),
             Work::Snapshot(..) => None,
         });
         unsettled.collect()
