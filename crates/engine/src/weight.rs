@@ -29,9 +29,13 @@ const OFFER: u64 = 256;
 /// Of a reservation, live or over. Its state does not matter. O(parameters).
 pub(crate) fn of_reservation(reservation: &Reservation) -> u64 {
     let Reservation { request, grant, refusal, .. } = reservation;
-    let granted = grant.as_ref().map_or(0, of_grant);
     let refused = refusal.as_ref().map_or(0, of_refusal);
-    RESERVATION + of_request(request) + granted + refused
+    RESERVATION + of_both(request, grant.as_ref()) + refused
+}
+
+/// Of what is asked for and what is granted for it.
+pub(crate) fn of_both(request: &Request, grant: Option<&Grant>) -> u64 {
+    of_request(request) + grant.map_or(0, of_grant)
 }
 
 /// Of what is asked for, as far as it can be long.
@@ -101,8 +105,24 @@ fn each<T>(all: &[T], weight: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keeptime_model::goal::Goal;
     use keeptime_model::pattern::RankFlow;
     use keeptime_model::reservation::NodeChoice;
+
+    // A change is weighed by this: what a goal asks for is as long on a thousand nodes as on one.
+    #[test]
+    fn a_goal_weighs_what_is_granted_for_it() {
+        let ask = Ask::Goal { application: "ray".parse().unwrap(), goal: Goal::default() };
+        let request = Request::new(ask);
+        let on = |count: usize| {
+            let nodes: Vec<_> = (1..=count).map(|number| format!("n{number}")).collect();
+            let grant = serde_json::json!({ "nodes": nodes, "cpu_ppm": 1, "bits_per_second": 0 });
+            let grant: Grant = serde_json::from_value(grant).unwrap();
+            of_both(&request, Some(&grant))
+        };
+        assert_eq!(of_both(&request, None), 0);
+        assert_eq!(on(1_000) - on(1), 999 * NAME);
+    }
 
     // Goal: whatever of a request can be long counts, so that none that is long passes for a short one.
     #[test]

@@ -234,15 +234,16 @@ impl Engine {
     ) -> Result<Option<Answer>, CallError> {
         let old = self.own(caller, handle)?.clone();
         let (owner, key) = (old.owner.clone(), old.key.clone());
-        // What takes no more than what it takes the place of is no more.
-        if weight::of_request(&request) > weight::of_request(&old.request) {
-            self.check_memory(&owner)?;
-        }
         // A change is made at once or not: how long its reservation waited may still stand there.
         let request = Request { wait_nanos: None, ..request };
         // While the change is planned, what it has is free.
         let plan = |engine: &mut Self| engine.propose(&owner, key, request, Place::OfOld(&old));
         let found = self.without(&old, plan);
+        // What takes no more than what it takes the place of is no more. A goal tells by its grant what it takes.
+        let had = weight::of_both(&old.request, old.grant.as_ref());
+        if found.as_ref().is_ok_and(|new| weight::of_both(&new.request, Some(&new.grant)) > had) {
+            self.check_memory(&owner)?;
+        }
         if old.state == State::Active && found.is_ok() {
             let nodes = self.nodes_of(handle);
             self.turns.changes(self.steady, handle, &nodes);
