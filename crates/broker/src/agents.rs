@@ -402,7 +402,8 @@ impl Reception {
                 }
                 FromAgent::Beat => Input::Heard { node, session },
                 FromAgent::Programs { number, job, ranks } => {
-                    self.desks.take(&job, Report { node, session, number, ranks });
+                    let bytes = lines.line.len();
+                    self.desks.take(&job, Report { node, session, number, ranks, bytes });
                     Input::Heard { node, session }
                 }
                 _ => return Err(Ended::Unwelcome("one hello is enough".into())),

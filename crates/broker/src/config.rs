@@ -33,6 +33,10 @@ pub struct Config {
     /// Without it agents are asked for the loads of web sites' nodes, of 256 at the most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<String>,
+    /// Whether the balancers of web sites are told what to do. A broker on a copy of a ledger, that is to be looked at,
+    /// leaves them to the one that runs.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub sites: bool,
     /// Times and limits.
     #[serde(default)]
     pub policy: PolicyFile,
@@ -56,6 +60,14 @@ const USER_MEMORY_MIN: Bytes = Bytes::new(64_000_000);
 
 /// Each has a connection meanwhile, of which there are 1,024.
 const WAITING_MAX: u32 = 512;
+
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(value: &bool) -> bool {
+    *value
+}
 
 fn requests_per_second() -> u32 {
     REQUESTS_PER_SECOND
@@ -112,6 +124,7 @@ impl Config {
             nameless_users: false,
             requests_per_second: REQUESTS_PER_SECOND,
             fabric: None,
+            sites: true,
             policy: PolicyFile::default(),
             tcp: None,
         }

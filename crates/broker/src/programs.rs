@@ -8,7 +8,7 @@ use crate::core::{Handle, Unavailable};
 use crate::locked::lock;
 use crate::vital;
 use goal::JobProfile;
-use keeptime_agent::link::ToAgent;
+use keeptime_agent::link::{LINE_BYTES_MAX, ToAgent};
 use keeptime_credentials::dates;
 use keeptime_engine::agents::Session;
 use keeptime_engine::book::Reservation;
@@ -25,10 +25,16 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, interval, sleep, timeout};
 
 /// Reports of one job that wait. An agent whose report is not taken reports again.
 const REPORTS_MAX: usize = 4_096;
+/// Bytes of one node's reports that no desk has heard yet, of all jobs: what is made of them takes a few times as much.
+const UNHEARD_BYTES_MAX: usize = 16 * LINE_BYTES_MAX as usize;
+/// A report counts as so many bytes at least: 1,024 of a node wait at the most, which are more than ranks that all ask at
+/// once, and so do desks that it had opened and of which nobody knows yet whether there is such a reservation.
+const REPORT_BYTES_MIN: usize = UNHEARD_BYTES_MAX / 1_024;
 /// A desk that nobody says anything to for so long is closed, if nothing is asked for there.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// Agents come back and report within this time after the broker started, and ranks to an agent that
@@ -47,6 +53,8 @@ const AGAIN_AFTER: Duration = Duration::from_millis(250);
 pub struct Desks {
     place: Arc<Place>,
     open: Mutex<BTreeMap<reservation::Handle, Sender<Said>>>,
+    /// Room for reports of each node, in bytes.
+    unheard: BTreeMap<NodeIndex, Arc<Semaphore>>,
     arrivals: Mutex<Vec<Arrival>>,
 }
 
@@ -80,11 +88,17 @@ pub struct Report {
     pub number: u64,
     /// The ranks.
     pub ranks: Vec<RankState>,
+    /// How long the line was.
+    pub bytes: usize,
 }
 
 /// What a desk hears.
 enum Said {
-    Report(Report),
+    Report {
+        report: Report,
+        /// Its room until it was heard.
+        _room: OwnedSemaphorePermit,
+    },
     /// Nothing is asked for on this node: its agent has long been there, and said nothing.
     Silence(NodeIndex, Session),
 }
@@ -103,6 +117,8 @@ struct Open {
     heard: BTreeMap<NodeIndex, Session>,
     /// Whose last report is not answered yet.
     askers: BTreeMap<NodeIndex, Asker>,
+    /// Whether anything was said by a node that has a part in the reservation, which is still there.
+    is_wanted: bool,
     /// Whether something is to be done that could not be.
     is_behind: bool,
 }
@@ -131,8 +147,10 @@ impl Desks {
         let addresses = topology.nodes().iter().filter_map(address).collect();
         let (began, early_until) = (dates::now(), Instant::now() + EARLY);
         let place = Place { core, hub, nodes: nodes.collect(), addresses, began, early_until };
+        let room = |at| (at, Arc::new(Semaphore::new(UNHEARD_BYTES_MAX)));
+        let unheard = topology.node_indices().map(room).collect();
         let (open, arrivals) = (Mutex::default(), Mutex::default());
-        let desks = Arc::new(Self { place: Arc::new(place), open, arrivals });
+        let desks = Arc::new(Self { place: Arc::new(place), open, unheard, arrivals });
         vital::spawn("what looks for agents that say nothing", Arc::clone(&desks).count_silence());
         desks
     }
@@ -151,7 +169,16 @@ impl Desks {
             let why = format!("{job} is no reservation of this broker");
             return self.place.refuse(job, &report, &why);
         };
-        self.say(handle, Said::Report(report));
+        if let Some(room) = self.room(&report) {
+            self.say(handle, Said::Report { report, _room: room });
+        }
+    }
+
+    /// Whoever has the certificate of a node may say what it likes, as fast as it can: so much of it is kept.
+    fn room(&self, report: &Report) -> Option<OwnedSemaphorePermit> {
+        let bytes = report.bytes.clamp(REPORT_BYTES_MIN, UNHEARD_BYTES_MAX);
+        let of_node = Arc::clone(self.unheard.get(&report.node)?);
+        of_node.try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()
     }
 
     /// One that is not taken is not answered: the rank asks again.
@@ -215,16 +242,28 @@ impl Desks {
                 Ok(None) => return,
                 Err(_) if open.is_behind => {}
                 Err(_) => {
-                    let mut desks = lock(&self.open);
-                    if open.desk.is_idle() && reports.is_empty() {
-                        desks.remove(&handle);
+                    if open.desk.is_idle() && self.close(handle, &reports) {
                         return;
                     }
                     continue;
                 }
             }
             self.place.hear(handle, &mut open, all).await;
+            // One that was opened by who has no business there lasts for one look.
+            if !open.is_wanted && self.close(handle, &reports) {
+                return;
+            }
         }
+    }
+
+    /// Closes a desk, unless something was said to it meanwhile.
+    fn close(&self, handle: reservation::Handle, reports: &Receiver<Said>) -> bool {
+        let mut desks = lock(&self.open);
+        let is_done = reports.is_empty();
+        if is_done {
+            desks.remove(&handle);
+        }
+        is_done
     }
 }
 
@@ -238,9 +277,9 @@ impl Place {
             // The broker ends. The next one hears all of it again.
             Err(Obstacle::NotNow) => return,
             Err(Obstacle::Refused(why)) => {
-                (open.desk, open.askers) = (Desk::default(), BTreeMap::new());
+                *open = Open::default();
                 let reports = all.iter().filter_map(|said| match said {
-                    Said::Report(report) => Some(report),
+                    Said::Report { report, .. } => Some(report),
                     Said::Silence(..) => None,
                 });
                 return reports.for_each(|report| self.refuse(&job, report, &why));
@@ -251,22 +290,27 @@ impl Place {
             let (node, session) = said.from();
             let name = self.nodes.get(&node).filter(|name| grant.nodes.contains(name));
             match (said, name) {
-                (Said::Report(report), None) => {
+                (Said::Report { report, .. }, None) => {
                     self.refuse(&job, &report, "this node has no part in the reservation");
                 }
-                (Said::Report(Report { number, ranks, .. }), Some(name)) => {
+                (Said::Report { report: Report { number, ranks, .. }, .. }, Some(name)) => {
+                    open.is_wanted = true;
                     open.heard.insert(node, session);
                     open.desk.report(name, ranks);
                     // What is answered to the last one is about all that it asks for.
                     open.askers.insert(node, Asker { session, number });
                 }
                 (Said::Silence(..), Some(name)) if open.heard.get(&node) < Some(&session) => {
+                    open.is_wanted = true;
                     open.desk.report(name, Vec::new());
                 }
                 (Said::Silence(..), _) => {}
             }
         }
-        self.work(handle, open).await;
+        // Else nothing is known of what ranks ask for, and nothing is to be given back.
+        if open.is_wanted {
+            self.work(handle, open).await;
+        }
     }
 
     /// Has the reservation extended until nothing is left to do, and answers. As long as that cannot be done nobody is
@@ -397,9 +441,8 @@ impl Place {
 impl Said {
     fn from(&self) -> (NodeIndex, Session) {
         match self {
-            Self::Report(Report { node, session, .. }) | Self::Silence(node, session) => {
-                (*node, *session)
-            }
+            Self::Report { report: Report { node, session, .. }, .. }
+            | Self::Silence(node, session) => (*node, *session),
         }
     }
 }
@@ -416,7 +459,8 @@ mod tests {
     use crate::core::testing::Still;
     use keeptime_model::assignment::TrafficClass;
     use keeptime_model::pattern::Pattern;
-    use keeptime_model::units::CpuPpm;
+    use keeptime_model::reservation::{Ask as Asked, NodeChoice, Request, Resources};
+    use keeptime_model::units::{CpuPpm, Nanos};
     use keeptime_mpiqos::wire::{Ask, Communicator, Terms};
 
     /// Longer than any look takes.
@@ -432,6 +476,80 @@ mod tests {
                 () = std::future::ready(()) => {}
             }
         }
+    }
+
+    /// What a node says of no ranks, in a line of so many bytes.
+    fn report(node: NodeIndex, bytes: usize) -> Report {
+        Report { node, session: Session(1), number: 1, ranks: Vec::new(), bytes }
+    }
+
+    /// The only node says something of the job with this number.
+    fn take(desks: &Arc<Desks>, number: u64, bytes: usize) {
+        let job = reservation::Handle::new(number).job();
+        desks.take(&job, report(NodeIndex(0), bytes));
+    }
+
+    // Goal: whoever has a node's certificate has a bounded part of the memory. Method: short reports and long ones of ever more
+    // jobs, while nobody says whether there are such reservations.
+    #[tokio::test]
+    async fn of_what_one_node_says_a_bounded_part_waits_to_be_heard() {
+        for (bytes, count) in [(10, 1_024), (LINE_BYTES_MAX as usize, 16)] {
+            let Still { topology, core: _core, handle, hub, .. } = Still::new();
+            let desks = Desks::new(handle, hub, &topology);
+            (1..=2 * count).for_each(|number| take(&desks, number, bytes));
+            assert_eq!(lock(&desks.open).len() as u64, count, "of {bytes} bytes each");
+        }
+    }
+
+    // Method: as many as may wait, which are all told so.
+    #[tokio::test]
+    async fn where_there_is_no_reservation_a_desk_is_closed_at_once() {
+        let Still { topology, core, handle, hub, .. } = Still::new();
+        let desks = Desks::new(handle.clone(), hub, &topology);
+        (1..=1_024).for_each(|number| take(&desks, number, 10));
+        let thread = std::thread::spawn(move || core.run());
+        let closed = async {
+            while !lock(&desks.open).is_empty() {
+                sleep(BUSY_WAIT).await;
+            }
+        };
+        timeout(IDLE_MAX / 2, closed).await.unwrap();
+        let room = desks.unheard[&NodeIndex(0)].available_permits();
+        assert_eq!(room, UNHEARD_BYTES_MAX, "there is room for more");
+        handle.stop();
+        thread.join().unwrap().unwrap();
+    }
+
+    // Goal: a node that has no part in a reservation has no say in it, also where nobody else has said anything yet. Method: a
+    // reservation so far ahead that no agent is asked, with what its ranks were granted, at a new desk.
+    #[tokio::test]
+    async fn who_has_no_part_in_it_has_nothing_given_back() {
+        let Still { topology, core, handle, hub, .. } = Still::new();
+        let desks = Desks::new(handle.clone(), hub, &topology);
+        let thread = std::thread::spawn(move || core.run());
+        let (nodes, cpu_ppm) = (NodeChoice::Any(1), CpuPpm::from_percent(10));
+        let resources = Resources { nodes, cpu_ppm, ..Resources::nothing() };
+        let request = Request {
+            from_unix_nanos: Some(dates::now().saturating_add(Nanos::from_secs(7_200))),
+            duration_nanos: Some(Nanos::from_secs(60)),
+            ..Request::new(Asked::Resources(resources))
+        };
+        let ada = Caller { user: "ada".parse().unwrap(), operator: false };
+        let call = Call::Reserve { key: "one".parse().unwrap(), request };
+        handle.call(ada.clone(), call).await.unwrap().unwrap();
+        let one = reservation::Handle::new(1);
+        let granted = Extension { cpu_ppm: CpuPpm::from_percent(30), ..Extension::default() };
+        let call = Call::Extend { handle: one, extension: granted.clone() };
+        handle.call(ada, call).await.unwrap().unwrap();
+        let room = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+        let said = vec![Said::Report { report: report(NodeIndex(7), 10), _room: room }];
+        let mut open = Open::default();
+        desks.place.hear(one, &mut open, said).await;
+        assert!(!open.is_wanted);
+        let live = desks.place.live(one).await.unwrap();
+        assert_eq!(live.grant.extension, granted);
+        handle.stop();
+        thread.join().unwrap().unwrap();
     }
 
     // Goal: what a running program was granted is not given back because the broker is crowded for a moment, after which the

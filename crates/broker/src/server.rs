@@ -175,14 +175,16 @@ pub fn run(config: &Config, stop: &dyn Fn() -> bool) -> Result<(), ServeError> {
     vital::spawn("the door of users", door.serve(users));
     let published = config.fabric.as_deref().map(NodeLoads::start).transpose();
     let loads = Loads::new(published.map_err(ServeError::Thread)?, asked, &topology);
-    let sites = Sites::start(handle.clone(), runtime.handle().clone(), loads, overview)
-        .map_err(ServeError::Thread)?;
+    let start = || Sites::start(handle.clone(), runtime.handle().clone(), loads, overview);
+    let sites = config.sites.then(start).transpose().map_err(ServeError::Thread)?;
     tracing::info!("broker of {} serves {}", topology.name(), config.socket.display());
     let is_there = || config.socket.exists();
     let ended = wait(thread, &handle, &writer, &|| stop() || !is_there());
     let removed = || ServeError::Removed { socket: config.socket.clone() };
     let ended = ended.and_then(|()| if is_there() { Ok(()) } else { Err(removed()) });
-    sites.stop();
+    if let Some(sites) = sites {
+        sites.stop();
+    }
     // Nobody waits for answers any more: what is on its way was told.
     runtime.shutdown_timeout(LOOK_EVERY);
     for socket in [&config.socket, &config.agents] {

@@ -6,6 +6,7 @@
 mod world;
 
 use keeptime_broker::client::ClientError;
+use keeptime_broker::http::{APPLICATION_BYTES_MAX, BODY_BYTES_MAX};
 use keeptime_broker::server::{self, ServeError};
 use keeptime_broker::wire::{Filter, Position, Reserve};
 use keeptime_engine::book::Reservation;
@@ -232,13 +233,58 @@ fn a_list_of_long_reservations_comes_in_short_pages() {
     assert_eq!(client.all_reservations(Filter::default()).unwrap().len(), COUNT);
 }
 
+/// The document as it is served.
+fn document(world: &World) -> serde_json::Value {
+    let served = world.request("GET", "/v1/openapi.json", "");
+    let text = served.split_once("\r\n\r\n").unwrap().1;
+    serde_json::from_str(text).unwrap()
+}
+
+// Goal: what bad input is answered is in the document, also where nothing but the address can be bad. Method: each operation is
+// sent an address, a query and bodies that are not accepted, as far as it has these.
+#[test]
+fn what_bad_input_is_answered_is_in_the_document() {
+    let world = patient();
+    let document = document(&world);
+    let check = |method: &str, path: &str, address: &str, body: &str, status: u16| {
+        let answer = world.request(&method.to_uppercase(), address, body);
+        let is_so = answer.starts_with(&format!("HTTP/1.1 {status} "));
+        assert!(is_so, "{method} {address}, {} bytes: {answer}", body.len());
+        let answers = &document["paths"][path][method]["responses"];
+        assert!(answers[status.to_string()].is_object(), "{method} {path} has no {status}");
+    };
+    for (path, of_path) in document["paths"].as_object().unwrap() {
+        let good = path.replace("{handle}", "r1").replace("{name}", "ray");
+        let bad = path.replace("{handle}", "17").replace("{name}", "Ray");
+        let of_path = of_path.as_object().unwrap().iter();
+        for (method, operation) in of_path.filter(|(_, part)| part.get("operationId").is_some()) {
+            if bad != good {
+                check(method, path, &bad, "", 400);
+            }
+            let parameters = operation["parameters"].as_array().into_iter().flatten();
+            for parameter in parameters.filter(|parameter| parameter["in"] == "query") {
+                let name = parameter["name"].as_str().unwrap();
+                check(method, path, &format!("{good}?{name}=!"), "", 400);
+            }
+            if operation["requestBody"].is_object() {
+                let is_application = path.starts_with("/v1/applications");
+                let most = if is_application { APPLICATION_BYTES_MAX } else { BODY_BYTES_MAX };
+                check(method, path, &good, &"x".repeat(most), 400);
+                check(method, path, &good, &"x".repeat(most + 1), 413);
+            }
+        }
+    }
+    let info = document["info"]["description"].as_str().unwrap();
+    for most in [BODY_BYTES_MAX, APPLICATION_BYTES_MAX] {
+        assert!(info.contains(&format!("{} KiB", most >> 10)), "{info}");
+    }
+}
+
 /// What the document names is there, and what is there is named.
 #[test]
 fn the_document_is_what_is_served() {
     let world = World::new(1);
-    let served = world.request("GET", "/v1/openapi.json", "");
-    let text = served.split_once("\r\n\r\n").unwrap().1;
-    let document: serde_json::Value = serde_json::from_str(text).unwrap();
+    let document = document(&world);
     let paths = document["paths"].as_object().unwrap();
     for (path, of_path) in paths {
         let path = path.replace("{handle}", "r1").replace("{name}", "ray");

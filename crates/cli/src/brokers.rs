@@ -246,6 +246,7 @@ fn config(lab: &Lab) -> Config {
         nameless_users: false,
         requests_per_second: REQUESTS_PER_SECOND,
         fabric: None,
+        sites: true,
         policy: PolicyFile { answer_within: ANSWER_WITHIN, ..PolicyFile::default() },
         tcp: tcp(lab),
     }

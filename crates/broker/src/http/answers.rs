@@ -28,7 +28,7 @@ const LONG_OF_USER_MAX: usize = 4;
 /// Who waits for room for one looks so often whether there is some, until it is too late for an answer.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// All of a long answer is read within this time, however little is taken at once: 4 MiB at 300 kbit/s.
-const ALL_TAKEN_WITHIN: Duration = Duration::from_secs(120);
+pub(super) const ALL_TAKEN_WITHIN: Duration = Duration::from_secs(120);
 
 /// Long answers that are made or not read yet.
 #[derive(Debug)]
@@ -118,12 +118,7 @@ impl Answers {
     /// Has the connection ended that has not `taken` all of it in time.
     fn have_taken(&self, taken: oneshot::Receiver<()>) {
         let (hang_up, within) = (self.hang_up.clone(), self.shared.long_answers.taken_within);
-        tokio::spawn(async move {
-            // It ends with the text, and nothing comes.
-            if timeout(within, taken).await.is_err() {
-                hang_up.now();
-            }
-        });
+        tokio::spawn(async move { hang_up_unless_taken(&hang_up, taken, within).await });
     }
 
     /// A place for a long answer. Operators see what goes on whoever has all of them.
@@ -170,6 +165,18 @@ impl io::Write for Short {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Ends the connection that has not `taken` all of its answer in time.
+pub(super) async fn hang_up_unless_taken(
+    hang_up: &HangUp,
+    taken: oneshot::Receiver<()>,
+    within: Duration,
+) {
+    // The other end goes with the last of the answer, and says nothing.
+    if timeout(within, taken).await.is_err() {
+        hang_up.now();
     }
 }
 

@@ -1,11 +1,12 @@
 //! Everything that becomes durable, as server-sent events. A watcher that comes back says with
 //! `Last-Event-ID` where it was, and misses nothing.
 
+use super::answers::{ALL_TAKEN_WITHIN, hang_up_unless_taken};
 use super::reads::Turn;
 use super::watchers::Place;
 use super::{Rejection, Shared};
 use crate::feed::{self, FeedError};
-use crate::impatient::TAKEN_WITHIN;
+use crate::impatient::{HangUp, TAKEN_WITHIN};
 use crate::wire::{Happened, Position, Problem};
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::QueryRejection;
@@ -22,7 +23,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::error::{SendTimeoutError, TrySendError};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 /// So that both ends notice when the other is gone.
@@ -50,6 +51,7 @@ pub struct Wanted {
 pub async fn watch(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
+    hang_up: Option<Extension<HangUp>>,
     headers: HeaderMap,
     query: Result<Query<Wanted>, QueryRejection>,
 ) -> Result<Response, Rejection> {
@@ -65,7 +67,7 @@ pub async fn watch(
     let status = shared.writer.status();
     let kept_after = status.compacted_to.min(shared.feed.recent_after());
     check_is_there(after, kept_after, status.head)?;
-    let (pieces, received) = pieces();
+    let (way, pieces) = way(place);
     let watcher = Watcher {
         shared,
         user: caller.user,
@@ -74,18 +76,27 @@ pub async fn watch(
         after,
         sign_of_life: SIGN_OF_LIFE,
         patience: TAKEN_WITHIN,
-        _place: place,
+        rest_within: ALL_TAKEN_WITHIN,
+        hang_up: hang_up.map(|Extension(hang_up)| hang_up).unwrap_or_default(),
     };
     // It begins at once, whoever else reads.
-    tokio::spawn(watcher.run(pieces));
+    tokio::spawn(watcher.run(way));
     let headers =
         [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-    Ok((headers, Body::new(Pieces(received))).into_response())
+    Ok((headers, Body::new(pieces)).into_response())
 }
 
-/// The way to a watcher: there is room for one piece more, which is kept for the last words to it.
-fn pieces() -> (mpsc::Sender<Bytes>, mpsc::Receiver<Bytes>) {
-    mpsc::channel(PIECES_MAX + 1)
+/// The way to a watcher, and its other end: there is room for one piece more, which is kept for the last words to it.
+fn way(place: Place) -> (Way, Pieces) {
+    let (pieces, received) = mpsc::channel(PIECES_MAX + 1);
+    let (there, taken) = oneshot::channel();
+    (Way { pieces, taken }, Pieces { received, _place: place, _there: there })
+}
+
+struct Way {
+    pieces: mpsc::Sender<Bytes>,
+    /// Fails when the other end has gone.
+    taken: oneshot::Receiver<()>,
 }
 
 struct Watcher {
@@ -98,7 +109,9 @@ struct Watcher {
     sign_of_life: Duration,
     /// A piece is taken within this time: one that lives and is cut off comes back, and misses nothing.
     patience: Duration,
-    _place: Place,
+    /// Who is cut off takes the rest within this time, however little at once, or the connection is ended.
+    rest_within: Duration,
+    hang_up: HangUp,
 }
 
 /// What is seen in one look at what comes next.
@@ -110,8 +123,15 @@ struct Seen {
 }
 
 impl Watcher {
+    /// Until the other end has gone. Who leaves what was sent last too long is hung up on.
+    async fn run(self, Way { pieces, taken }: Way) {
+        let (hang_up, rest_within) = (self.hang_up.clone(), self.rest_within);
+        self.tell(pieces).await;
+        hang_up_unless_taken(&hang_up, taken, rest_within).await;
+    }
+
     /// Until either end goes, or the other takes nothing any more.
-    async fn run(mut self, pieces: mpsc::Sender<Bytes>) {
+    async fn tell(mut self, pieces: mpsc::Sender<Bytes>) {
         // Who does not keep up has all other room taken when they are cut off.
         let Ok(last_words) = pieces.clone().try_reserve_owned() else { return };
         let cut = |why: &'static str| drop(last_words.send(Bytes::from_static(why.as_bytes())));
@@ -288,8 +308,13 @@ fn gone(id: String, expected: String) -> Problem {
     Problem { status: 410, ..Invalid::new("last-event-id", id, expected).into() }
 }
 
-/// A body that ends when nobody sends any more.
-struct Pieces(mpsc::Receiver<Bytes>);
+/// A body that ends when nobody sends any more. It has the place: what waits in it for a slow reader is what places bound.
+struct Pieces {
+    received: mpsc::Receiver<Bytes>,
+    _place: Place,
+    /// Tells when it has gone.
+    _there: oneshot::Sender<()>,
+}
 
 impl hyper::body::Body for Pieces {
     type Data = Bytes;
@@ -299,7 +324,7 @@ impl hyper::body::Body for Pieces {
         mut self: std::pin::Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Result<hyper::body::Frame<Bytes>, Infallible>>> {
-        self.0
+        self.received
             .poll_recv(context)
             .map(|piece| piece.map(|bytes| Ok(hyper::body::Frame::data(bytes))))
     }
@@ -341,23 +366,28 @@ mod tests {
 
     /// One from the beginning on.
     fn watcher(shared: &Shared, user: &str, handle: Option<u64>) -> Watcher {
-        let user = user.parse().unwrap();
         Watcher {
-            _place: shared.watchers.enter(&user).ok().unwrap(),
+            user: user.parse().unwrap(),
             heads: shared.feed.heads(),
             handle: handle.map(Handle::new),
             after: Position::behind(Revision::ZERO),
             sign_of_life: SIGN_OF_LIFE,
             patience: Duration::from_millis(10),
+            rest_within: Duration::from_millis(50),
+            hang_up: HangUp::default(),
             shared: shared.clone(),
-            user,
         }
     }
 
+    /// The way to it.
+    fn way_to(watcher: &Watcher) -> (Way, Pieces) {
+        way(watcher.shared.watchers.enter(&watcher.user).ok().unwrap())
+    }
+
     /// All that was sent to a watcher that was cut off.
-    async fn sent(mut received: mpsc::Receiver<Bytes>) -> Vec<String> {
+    async fn sent(mut pieces: Pieces) -> Vec<String> {
         let mut all = Vec::new();
-        while let Some(piece) = timeout(SOON, received.recv()).await.unwrap() {
+        while let Some(piece) = timeout(SOON, pieces.received.recv()).await.unwrap() {
             all.push(String::from_utf8(piece.to_vec()).unwrap());
         }
         all
@@ -368,14 +398,36 @@ mod tests {
     async fn a_watcher_that_takes_nothing_is_told_why_it_is_cut_off_and_gives_its_place_back() {
         let shared = long(600);
         let watcher = watcher(&shared, "ada", None);
-        assert!(!shared.watchers.are_empty());
-        let (pieces, received) = pieces();
-        timeout(SOON, watcher.run(pieces)).await.unwrap();
-        assert!(shared.watchers.are_empty(), "nobody watches any more");
+        let (Way { pieces, taken }, received) = way_to(&watcher);
+        timeout(SOON, watcher.tell(pieces)).await.unwrap();
+        assert!(!shared.watchers.are_empty(), "pieces wait for it yet");
         let sent = sent(received).await;
+        assert!(shared.watchers.are_empty(), "nobody watches any more");
+        assert!(timeout(SOON, taken).await.unwrap().is_err(), "which is noticed");
         assert_eq!(sent.len(), PIECES_MAX + 1, "no piece is lost before the last words");
         assert!(sent[0].contains(": watching") && sent[1].contains("event: "), "{sent:?}");
         assert_eq!(sent[PIECES_MAX], CUT_SLOW);
+    }
+
+    // Goal: what waits for who reads too slowly is theirs, and there for a bounded time, also where a little is taken now and
+    // then. Method: one keeps all of it, as its connection does; one lets it go.
+    #[tokio::test]
+    async fn who_is_cut_off_has_the_place_until_all_is_taken_or_the_connection_ends() {
+        let shared = long(600);
+        let [slow, fast] = ["eve", "ada"].map(|user| watcher(&shared, user, None));
+        let [to_slow, to_fast] = [&slow, &fast].map(way_to);
+        let [slow_ends, fast_ends] = [&slow, &fast].map(|watcher| watcher.hang_up.clone());
+        let rest_within = fast.rest_within;
+        let fast_run = tokio::spawn(fast.run(to_fast.0));
+        drop(to_fast.1);
+        timeout(SOON, fast_run).await.unwrap().unwrap();
+        let slow_run = tokio::spawn(slow.run(to_slow.0));
+        timeout(SOON, slow_ends.is_due()).await.unwrap();
+        timeout(SOON, slow_run).await.unwrap().unwrap();
+        assert!(!shared.watchers.are_empty(), "it is as if the connection were there yet");
+        drop(to_slow.1);
+        assert!(shared.watchers.are_empty());
+        assert!(timeout(2 * rest_within, fast_ends.is_due()).await.is_err(), "all was taken");
     }
 
     // Method: what comes next is compacted before it is read.
@@ -388,8 +440,8 @@ mod tests {
             shared.writer.save_snapshot(Snapshot { revision, state }).unwrap();
         }
         shared.writer.compact(vec![]).unwrap();
-        let (pieces, received) = pieces();
-        timeout(SOON, watcher.run(pieces)).await.unwrap();
+        let (way, received) = way_to(&watcher);
+        timeout(SOON, watcher.tell(way.pieces)).await.unwrap();
         let sent = sent(received).await;
         assert!(sent[0].contains(": watching"), "{sent:?}");
         assert_eq!(sent[1..], [CUT_UNREADABLE]);
@@ -473,8 +525,8 @@ mod tests {
         let turn = shared.reads.turn(&"ada".parse().unwrap()).await;
         let caller = Caller { user: "eve".parse().unwrap(), operator: false };
         let wanted = Wanted { handle: None, after: Some("0-0".into()) };
-        let asked =
-            watch(State(shared.clone()), Extension(caller), HeaderMap::new(), Ok(Query(wanted)));
+        let (state, caller) = (State(shared.clone()), Extension(caller));
+        let asked = watch(state, caller, None, HeaderMap::new(), Ok(Query(wanted)));
         let answer = timeout(SOON, asked).await.unwrap().ok().unwrap();
         let mut body = answer.into_body();
         let first = timeout(SOON, body.frame()).await.unwrap().unwrap().unwrap();
@@ -492,14 +544,14 @@ mod tests {
         let turn = shared.reads.turn(&"ada".parse().unwrap()).await;
         let (sign_of_life, patience) = (Duration::from_millis(10), SOON);
         let eve = Watcher { sign_of_life, patience, ..watcher(&shared, "eve", None) };
-        let (pieces, mut received) = pieces();
-        let run = tokio::spawn(eve.run(pieces));
+        let (way, mut pieces) = way_to(&eve);
+        let run = tokio::spawn(eve.run(way));
         for remark in ["watching", "here", "here"] {
-            let piece = timeout(SOON, received.recv()).await.unwrap().unwrap();
+            let piece = timeout(SOON, pieces.received.recv()).await.unwrap().unwrap();
             let text = String::from_utf8(piece.to_vec()).unwrap();
             assert!(text.contains(&format!("\n: {remark}\n")), "{text}");
         }
-        drop((turn, received));
+        drop((turn, pieces));
         timeout(SOON, run).await.unwrap().unwrap();
         assert!(shared.watchers.are_empty());
     }

@@ -5,7 +5,7 @@ use crate::wire::Problem;
 use keeptime_agent::seats::{Full, Seat, Seats};
 use keeptime_model::reservation::UserName;
 
-/// Streams of events at a time: each reads what it sends by itself.
+/// Streams of events at a time: each reads what it sends by itself, and some MB of that may wait for who is slow.
 const WATCHERS_MAX: usize = 256;
 /// Of one user, so that nobody takes all.
 const WATCHERS_OF_USER_MAX: usize = 32;
@@ -14,7 +14,7 @@ const WATCHERS_OF_USER_MAX: usize = 32;
 #[derive(Debug)]
 pub struct Watchers(Seats<UserName>);
 
-/// The place of one stream: given back when dropped.
+/// The place of one stream, until its connection has nothing of it any more: given back when dropped.
 pub(super) type Place = Seat<UserName>;
 
 impl Default for Watchers {
