@@ -542,9 +542,10 @@ impl Lab {
     }
 }
 
-/// Where the labs of a user are written down; `given` is `XDG_RUNTIME_DIR`, which counts for nothing where it is not absolute.
+/// Where the labs of a user are written down; `given` is `XDG_RUNTIME_DIR`, which counts for nothing where it is not absolute,
+/// or is not there: a batch job has the variable of the machine on which it was submitted.
 fn runtime_of_user(user: Uid, given: Option<&OsStr>) -> PathBuf {
-    match given.map(Path::new).filter(|directory| directory.is_absolute()) {
+    match given.map(Path::new).filter(|directory| directory.is_absolute() && directory.is_dir()) {
         _ if user.is_root() => "/run/keeptime".into(),
         Some(directory) => directory.join("keeptime"),
         None => format!("/tmp/keeptime-{user}").into(),
@@ -666,10 +667,13 @@ mod tests {
     fn labs_of_a_user_are_in_one_place_wherever_the_command_is_called() {
         let of =
             |user, given: Option<&str>| runtime_of_user(Uid::from_raw(user), given.map(OsStr::new));
-        assert_eq!(of(0, Some("/run/user/0")), Path::new("/run/keeptime"));
-        assert_eq!(of(7, Some("/run/user/7")), Path::new("/run/user/7/keeptime"));
-        for no_place in [None, Some(""), Some("somewhere")] {
-            assert_eq!(of(7, no_place), Path::new("/tmp/keeptime-7"));
+        let there = tempfile::tempdir().unwrap();
+        let given = there.path().to_str().unwrap();
+        assert_eq!(of(0, Some(given)), Path::new("/run/keeptime"));
+        assert_eq!(of(7, Some(given)), there.path().join("keeptime"));
+        let gone = format!("{given}/gone");
+        for no_place in [None, Some(""), Some("tests"), Some(&*gone)] {
+            assert_eq!(of(7, no_place), Path::new("/tmp/keeptime-7"), "{no_place:?}");
         }
     }
 }

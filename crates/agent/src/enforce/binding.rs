@@ -12,7 +12,6 @@ use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::name::Name;
 use keeptime_model::service::ServiceName;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 
 impl Kernel {
     /// Counts processes, with the connections that they have open, to a job.
@@ -108,17 +107,10 @@ impl Kernel {
                 return refuse(format!("is not user {own}'s"));
             }
             let group = Group::path_with(pid).map_err(failed)?.filter(|_| user.is_some());
-            if let Some(group) = group.as_deref().filter(|group| !self.leaves(group)) {
+            if let Some((limit, switch)) = group.and_then(|group| self.limit_left_from(&group)) {
                 return refuse(format!(
-                    "is limited by Slurm in {group}, and would leave that: `leaves_slurm` in the agent's \
-                     configuration says whether it may"
-                ));
-            }
-            if let Some(limit) = group.and_then(|group| self.limit_left_from(&group)) {
-                return refuse(format!(
-                    "is limited by {}, and would leave that: `leaves_limits` in the agent's configuration \
-                     says whether it may",
-                    limit.display()
+                    "is limited by {limit}, and would leave that: `{switch}` in the agent's configuration says \
+                     whether it may"
                 ));
             }
             if let Some(other) = jobs.get(&pid).filter(|other| *other != job) {
@@ -129,15 +121,14 @@ impl Kernel {
         Ok(found)
     }
 
-    /// Whether processes may leave a control group of version 2 for that of a job. Slurm's have its limits of memory, cores and
-    /// devices, which would not hold any more.
-    fn leaves(&self, group: &str) -> bool {
-        self.leaves_slurm || !is_slurms(group)
-    }
-
-    /// The limit of a group of version 2 that processes would leave for a job, where they may not.
-    fn limit_left_from(&self, group: &str) -> Option<PathBuf> {
-        if self.leaves_limits { None } else { self.group.limit_left(group) }
+    /// What limits processes of a control group of version 2 that they would leave for that of a job, where they may not, and
+    /// the switch by which they may. Slurm's have its limits of memory, cores and devices, all of which one switch gives up.
+    fn limit_left_from(&self, group: &str) -> Option<(String, &'static str)> {
+        if is_slurms(group) {
+            return (!self.leaves_slurm).then(|| (format!("Slurm in {group}"), "leaves_slurm"));
+        }
+        let limit = if self.leaves_limits { None } else { self.group.limit_left(group) }?;
+        Some((limit.display().to_string(), "leaves_limits"))
     }
 
     /// The job of this node that a process belongs to.
