@@ -491,7 +491,8 @@ pub struct ProfileArguments {
     /// Numbers of nodes to measure [default: all that the application and the cluster allow]
     #[arg(long, value_delimiter = ',')]
     pub nodes: Vec<u32>,
-    /// Bandwidths per flow that a point may have [default: 6 steps from a fifth of what the links can hold]
+    /// Bandwidths per flow that a point may have [default: those that the file has, or 6 steps from a fifth
+    /// of what the links can promise on all these numbers of nodes]
     #[arg(long, value_delimiter = ',')]
     pub bandwidths: Vec<BitsPerSecond>,
     /// Runs at each bandwidth: exactly so many with --full, otherwise at most
@@ -509,7 +510,8 @@ pub struct ProfileArguments {
     #[arg(long, conflicts_with_all = ["precision", "runs"])]
     pub full: bool,
     /// In a lab: measure beside greedy best-effort flows on all links, as in a cluster that others use
-    /// too: their packets cost the nodes CPU that no reservation gives back
+    /// too: their packets cost the nodes CPU that no reservation gives back. It ends after an hour, known or
+    /// not; the same command goes on
     #[arg(long)]
     pub under_load: bool,
     /// Start anew instead of going on with what the file has

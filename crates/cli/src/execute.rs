@@ -8,7 +8,7 @@ use anyhow::Result;
 use keeptime_launch::mpi::{Flavour, Mpi};
 use keeptime_launch::process::{Progress, RunError, run_within};
 use keeptime_launch::told_time::told_time;
-use keeptime_model::application::{Application, Parameters};
+use keeptime_model::application::{Application, Parameters, TimeSource};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, NodeChoice, Resources};
 use keeptime_model::topology::NodeIndex;
@@ -136,12 +136,10 @@ pub fn execute_within(
     })?;
     let (line, _remote) = cluster.mpi_line(mpi, run.nodes, Some(&hold.job()), &command)?;
     let ended = || stopped() || hold.lost().is_some();
+    let mut told = Told::nothing(application.time());
     let mut watch = |text: &str| {
         on_line(text);
-        match told_time(application.time(), [text], Nanos::default()) {
-            Some(time) if time > Nanos::default() => Progress::Told,
-            _ => Progress::Running,
-        }
+        told.see(text)
     };
     // What is lost is ended on its nodes: the run may notice before its holder is told.
     let failed = |error| match hold.confirm_lost() {
@@ -152,15 +150,43 @@ pub fn execute_within(
     while interrupt::to_pass_on().is_some() {}
     let signals = || signal_for(mpi.flavour);
     let outcome = run_within(&line, limit, &signals, &ended, &mut watch).map_err(failed)?;
-    let lines = outcome.stdout.iter().map(String::as_str);
-    let time = told_time(application.time(), lines, outcome.wall).ok_or_else(|| {
+    let time = told.time(outcome.wall).ok_or_else(|| {
         let expected = match application.time() {
-            keeptime_model::application::TimeSource::Stdout(key) => format!("{key} SECONDS"),
+            TimeSource::Stdout(key) => format!("{key} SECONDS"),
             _ => String::new(),
         };
         ExecuteError::NoTime { application: application.name().clone(), expected }
     })?;
     Ok(Ran { time, wall: outcome.wall, stdout: outcome.stdout })
+}
+
+/// The time that an application tells, read as its lines pass: of those only the last are kept.
+struct Told<'a> {
+    source: &'a TimeSource,
+    last: Option<Nanos>,
+}
+
+impl<'a> Told<'a> {
+    fn nothing(source: &'a TimeSource) -> Self {
+        Self { source, last: None }
+    }
+
+    fn see(&mut self, line: &str) -> Progress {
+        // What takes the time of the whole run is not told by any line.
+        let told = told_time(self.source, [line], Nanos::default());
+        match told.filter(|time| *time > Nanos::default()) {
+            Some(time) => {
+                self.last = Some(time);
+                Progress::Told
+            }
+            None => Progress::Running,
+        }
+    }
+
+    /// That of a run which took `wall`; nothing if it should have been told and was not.
+    fn time(&self, wall: Nanos) -> Option<Nanos> {
+        self.last.or_else(|| told_time(self.source, [], wall))
+    }
 }
 
 /// A user's signal that has come for the program, if its launcher knows what to do with it.
@@ -174,4 +200,39 @@ fn signal_for(flavour: Flavour) -> Option<Signal> {
         }
         is_passed_on
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_launch::process::run;
+
+    const WALL: Nanos = Nanos::from_secs(9);
+
+    // Goal: a time counts however much is printed after it. Method: a program that prints more lines than are kept.
+    #[test]
+    fn a_time_is_not_lost_behind_what_is_printed_after_it() {
+        let command = ["sh", "-c", "echo time 5.25; seq 5000"].map(String::from);
+        let source = TimeSource::Stdout("time".into());
+        let mut told = Told::nothing(&source);
+        let limit = Nanos::from_secs(60);
+        let outcome = run(&command, limit, &|| false, &mut |line| told.see(line)).unwrap();
+        assert!(!outcome.stdout.iter().any(|line| line.starts_with("time")));
+        assert_eq!(told.time(outcome.wall), Some(Nanos::from_millis(5_250)));
+    }
+
+    #[test]
+    fn the_last_time_that_is_told_counts_and_a_run_that_has_to_tell_none_took_its_own() {
+        let seen = |source: &TimeSource, lines: &[&str]| {
+            let mut told = Told::nothing(source);
+            let progress: Vec<_> = lines.iter().map(|line| told.see(line)).collect();
+            (progress, told.time(WALL))
+        };
+        let source = TimeSource::Stdout("time".into());
+        let (progress, time) = seen(&source, &["time 1", "time 0.5", "more"]);
+        assert_eq!(progress, [Progress::Told, Progress::Told, Progress::Running]);
+        assert_eq!(time, Some(Nanos::from_millis(500)));
+        assert_eq!(seen(&source, &["more"]).1, None);
+        assert_eq!(seen(&TimeSource::Wall, &["time 1"]), (vec![Progress::Running], Some(WALL)));
+    }
 }

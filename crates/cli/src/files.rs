@@ -136,7 +136,7 @@ pub fn check_conditions(profile: &Profile, here: &Conditions) -> Result<()> {
     }
     bail!(
         "the profile of {} was measured on another cluster, or of another program:\n  {}\nmeasure it here \
-         with `keeptime profile {}`",
+         with `keeptime profile {} --fresh`",
         profile.application,
         differences.join("\n  "),
         profile.application,
@@ -247,7 +247,7 @@ mod tests {
         check_program(&profile, &then).unwrap();
         let error = check_program(&profile, &application("1000000")).unwrap_err().to_string();
         assert!(error.contains("constant bytes: measured with 10000, here 1000000"), "{error}");
-        assert!(error.contains("`keeptime profile bsp`"), "{error}");
+        assert!(error.contains("`keeptime profile bsp --fresh`"), "{error}");
     }
 
     #[test]

@@ -45,13 +45,18 @@ struct Seen {
     cpu: Option<CpuPpm>,
 }
 
+/// So long is reserved for work that takes `limit` at most.
+pub fn reserved_for(limit: Nanos) -> Nanos {
+    limit.saturating_add(MARGIN)
+}
+
 impl Hold {
     /// Reserves what is asked from now on, for work that takes `limit` at most.
     ///
     /// # Errors
     /// Why the broker does not grant it; nothing is held then.
     pub fn take(cluster: &Cluster, asked: impl Into<Request>, limit: Nanos) -> Result<Self> {
-        let duration_nanos = Some(limit.saturating_add(MARGIN));
+        let duration_nanos = Some(reserved_for(limit));
         Self::take_in_advance(cluster, Request { duration_nanos, ..asked.into() })
     }
 

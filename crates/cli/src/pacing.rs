@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use keeptime_agent::client::ClientError;
 use keeptime_control::Pace;
 use keeptime_model::Invalid;
-use keeptime_model::application::Application;
+use keeptime_model::application::{Application, TimeSource};
 use keeptime_model::name::Name;
 use keeptime_model::units::{CpuPpm, Nanos};
 use keeptime_planner::fitted::FittedProfile;
@@ -39,13 +39,7 @@ impl Paced {
         promised: &Promised,
         hold: &Hold,
     ) -> Result<Self> {
-        let word = application.progress().ok_or_else(|| {
-            Invalid::new(
-                "steady",
-                application.name(),
-                "an application whose file says by which lines it tells `progress`",
-            )
-        })?;
+        let word = word_of_units(application)?;
         let Promised { parameters, nodes, bandwidth, time } = promised;
         let count = nodes.len() as u32;
         let observed = fitted.observe(parameters, count, *bandwidth, Nanos::default());
@@ -98,6 +92,19 @@ impl Paced {
         let job = &self.job;
         self.agents.iter_mut().try_for_each(|agent| agent.ask(|client| client.restrain(job, cpu)))
     }
+}
+
+/// The word of the lines by which `application` tells that a unit is done of the kind that promises are about.
+///
+/// # Errors
+/// If it tells none, or promises are about the whole run: a unit of that would always look far too early.
+pub fn word_of_units(application: &Application) -> Result<&str, Invalid> {
+    let told = application.progress().filter(|_| *application.time() != TimeSource::Wall);
+    told.ok_or_else(|| {
+        let expected = "an application whose file says by which lines it tells `progress`, and whose `time` is what one \
+                        such unit takes, not that of the whole run";
+        Invalid::new("steady", application.name(), expected)
+    })
 }
 
 /// What a program tells is anything: of what is no time, as `nan`, nothing follows.

@@ -6,7 +6,7 @@
 use crate::cluster::Cluster;
 use crate::execute::{Run, reserve_and_run};
 use crate::files;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use keeptime_launch::mpi::Mpi;
 use keeptime_model::Invalid;
@@ -14,12 +14,16 @@ use keeptime_model::application::{Application, Parameters};
 use keeptime_model::profile::{Curve, Profile};
 use keeptime_model::topology::Topology;
 use keeptime_model::units::BitsPerSecond;
+use keeptime_planner::availability::Availability;
 use keeptime_planner::guided::{self, Others};
 use keeptime_planner::placement::{Placed, max_rate};
 use keeptime_planner::refine::{Grid, Wanted};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// What is to be measured.
 #[derive(Debug, Clone)]
@@ -55,15 +59,91 @@ pub fn places(
     application: &Application,
     numbers: impl IntoIterator<Item = u32>,
 ) -> Result<BTreeMap<u32, Placed>> {
-    let free = cluster.availability()?;
+    places_on(cluster.topology(), &cluster.availability()?, application, numbers)
+}
+
+/// What links can promise to each flow of `application` on any of these numbers of nodes, whatever of them is reserved now;
+/// nothing where nothing flows. Of the nodes those count that have the CPU now.
+///
+/// # Errors
+/// As [`places`].
+pub fn rate_promised(
+    cluster: &Cluster,
+    application: &Application,
+    numbers: impl IntoIterator<Item = u32>,
+) -> Result<Option<BitsPerSecond>> {
+    let topology = cluster.topology();
+    let idle = idle_links(topology, &cluster.availability()?);
+    Ok(rate_least(&places_on(topology, &idle, application, numbers)?))
+}
+
+fn places_on(
+    topology: &Topology,
+    free: &Availability,
+    application: &Application,
+    numbers: impl IntoIterator<Item = u32>,
+) -> Result<BTreeMap<u32, Placed>> {
     let (pattern, cpu) = (application.pattern(), application.cpu());
     let place = |nodes| {
-        let placed = max_rate(cluster.topology(), &free, pattern, nodes, cpu);
+        let placed = max_rate(topology, free, pattern, nodes, cpu);
         placed.map(|placed| (nodes, placed)).with_context(|| {
             format!("{nodes} nodes with {cpu} of a CPU free are needed, and there are fewer")
         })
     };
     numbers.into_iter().map(place).collect()
+}
+
+/// The same with nothing reserved on any link.
+fn idle_links(topology: &Topology, free: &Availability) -> Availability {
+    let reservable = |direction| free.link_reservable(direction);
+    Availability::with_free(topology, reservable, reservable, |node| free.cpu(node))
+}
+
+/// What each flow can have on all of these places; nothing where nothing flows.
+fn rate_least(places: &BTreeMap<u32, Placed>) -> Option<BitsPerSecond> {
+    let with_flows = places.values().filter(|placed| placed.bottleneck.is_some());
+    with_flows.map(|placed| placed.rate).min()
+}
+
+/// Keeps other commands from measuring into the profile at `path`, until the handle is dropped or this process ends: each
+/// writes all of it after each run. The lock is a file beside it, since its own is replaced each time; that stays, since who
+/// removed it would let two in. What is no file, as `/dev/stdout`, keeps nothing that could be lost.
+///
+/// # Errors
+/// If another command has it, or there can be no lock.
+pub fn lock(path: &Path) -> Result<Option<File>> {
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Ok(None);
+    }
+    let lock = lock_beside(path);
+    let failed = || format!("cannot lock {}", lock.display());
+    let file = open_lock(&lock).with_context(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => bail!(
+            "another command measures into {} now ({} is locked): wait for its end, or name another \
+             --profile",
+            path.display(),
+            lock.display()
+        ),
+        Err(TryLockError::Error(error)) => Err(error).with_context(failed),
+    }
+}
+
+fn lock_beside(path: &Path) -> PathBuf {
+    // Who names a link replaces what it leads to.
+    let mut name = OsString::from(fs::canonicalize(path).unwrap_or_else(|_| path.into()));
+    name.push(".lock");
+    name.into()
+}
+
+fn open_lock(lock: &Path) -> io::Result<File> {
+    if let Some(directory) = lock.parent().filter(|d| !d.as_os_str().is_empty()) {
+        fs::create_dir_all(directory)?;
+    }
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(lock);
+    // In a directory of several users it may be another one's: who can read it can lock it.
+    opened.or_else(|error| File::open(lock).map_err(|_| error))
 }
 
 impl Order {
@@ -76,11 +156,12 @@ impl Order {
             let too_much = self.grid.bandwidths().iter().find(|b| **b > placed.rate);
             if let (Some(bandwidth), Some(bottleneck)) = (too_much, &placed.bottleneck) {
                 let expected = format!(
-                    "at most {} for each flow: {} ranks send {} flows over {}",
+                    "at most {} for each flow: {} ranks send {} flows over {}, of which {} is free",
                     placed.rate,
                     placed.nodes.len(),
                     bottleneck.flows,
                     topology.direction_name(bottleneck.direction),
+                    bottleneck.free,
                 );
                 return Err(Invalid::new("bandwidths", bandwidth, expected));
             }
@@ -132,7 +213,7 @@ pub fn measure(
     let bar = progress_bar(most, profile.run_count());
     for (number, (parameters, nodes)) in order.curves.iter().enumerate() {
         while let Some(bandwidth) = next_run(application, order, profile, parameters, *nodes) {
-            anyhow::ensure!(!stopped(), "interrupted");
+            ensure!(!stopped(), "interrupted");
             bar.set_message(describe(parameters, *nodes, bandwidth));
             let place = order.places.get(nodes).context("an order without a place")?;
             let run = Run { application, parameters, nodes: &place.nodes, rate: Some(bandwidth) };
@@ -196,4 +277,71 @@ fn progress_bar(most: usize, done: usize) -> ProgressBar {
         bar.set_style(style);
     }
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_model::units::CpuPpm;
+    use std::os::unix::fs::symlink;
+    use std::thread::yield_now;
+    use std::time::{Duration, Instant};
+
+    /// Two nodes with a link of which 95 Mbit/s can be reserved, and 75 are free.
+    fn busy() -> (Topology, Availability) {
+        let file = "name = \"two\"\n\
+                    nodes = [{ name = \"n1\", cpu = \"40 %\" }, { name = \"n2\", cpu = \"40 %\" }]\n\
+                    links = [{ between = [\"n1\", \"n2\"], rate = \"100 Mbit/s\" }]\n";
+        let topology = Topology::from_toml(file).unwrap();
+        let [reservable, free] = [95, 75].map(BitsPerSecond::from_mbit);
+        let cpu = |_| CpuPpm::from_percent(40);
+        let free = Availability::with_free(&topology, |_| reservable, |_| free, cpu);
+        (topology, free)
+    }
+
+    fn application() -> Application {
+        let file = "name = \"ray\"\ncommand = [\"ray\"]\npattern = \"pairs\"\nnodes = [2]\n\
+                    cpu = \"20 %\"\ntimeout = \"60 s\"\ntime = \"wall\"\n";
+        Application::from_toml(file).unwrap()
+    }
+
+    // Goal: a busy moment lowers no grid for good, and yet nothing is begun that cannot be held.
+    #[test]
+    fn what_links_can_promise_is_not_what_is_free_of_them_now() {
+        let (topology, free) = busy();
+        let places = |free: &Availability| places_on(&topology, free, &application(), [2]).unwrap();
+        let rates = [free.clone(), idle_links(&topology, &free)].map(|f| rate_least(&places(&f)));
+        assert_eq!(rates, [75, 95].map(|mbit| Some(BitsPerSecond::from_mbit(mbit))));
+
+        let grid = Grid::new([19, 95].map(BitsPerSecond::from_mbit).to_vec()).unwrap();
+        let (curves, extent) = (Vec::new(), Extent::Full { samples: 1 });
+        let order = Order { curves, places: places(&free), grid, extent };
+        let error = order.check(&topology).unwrap_err().to_string();
+        assert!(error.contains("\"95 Mbit/s\" is not accepted"), "{error}");
+        assert!(error.ends_with(", of which 75 Mbit/s is free"), "{error}");
+    }
+
+    // Goal: of two commands that measure into one file none loses what the other has recorded. Method: the file is replaced
+    // meanwhile, and named by a link as well.
+    #[test]
+    fn a_profile_is_measured_by_one_command_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = (directory.path().join("new/ray.json"), directory.path().join("link"));
+        let held = lock(&path).unwrap();
+        assert!(held.is_some());
+        files::save_json(&path, &[1]).unwrap();
+        symlink(&path, &link).unwrap();
+        for name in [&path, &link] {
+            let error = lock(name).unwrap_err().to_string();
+            assert!(error.contains("another command measures into"), "{error}");
+        }
+        drop(held);
+        // A program that another test starts just now has the handle, too, until it is executed.
+        let patience = Instant::now() + Duration::from_secs(60);
+        while lock(&link).is_err() && Instant::now() < patience {
+            yield_now();
+        }
+        assert!(lock(&link).unwrap().is_some());
+        assert!(lock(Path::new("/dev/null")).unwrap().is_none());
+    }
 }

@@ -50,7 +50,7 @@ pub fn plan(plan: &Plan, topology: &Topology) -> String {
     let uncorrected = plan.drift_seen_ppm.map_or_else(String::new, |seen| {
         format!(
             "warning: computing takes about {} than when it was measured, beyond what is corrected: \
-             measure again with keeptime profile\n",
+             measure again with keeptime profile NAME --fresh\n",
             longer(seen, 0)
         )
     });
@@ -205,6 +205,7 @@ mod tests {
         assert!(told(&none).ends_with(said), "{}", told(&none));
     }
 
+    // Goal: who does as told measures: without --fresh all curves count as known.
     #[test]
     fn a_drift_that_is_not_corrected_is_warned_of() {
         let drift = Drift::try_from(250_000).unwrap();
@@ -214,7 +215,7 @@ mod tests {
         assert!(text.ends_with(said), "{text}");
         let text = told(&Plan { drift_seen_ppm: Some(436_363), ..corrected });
         let warning = "warning: computing takes about 44 % longer than when it was measured, beyond what is \
-                       corrected: measure again with keeptime profile\n";
+                       corrected: measure again with keeptime profile NAME --fresh\n";
         assert!(text.ends_with(warning), "{text}");
     }
 }

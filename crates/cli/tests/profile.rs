@@ -5,6 +5,7 @@
 
 mod world;
 
+use keeptime::profiler::lock;
 use keeptime_broker::wire::Filter;
 use keeptime_model::application::Parameters;
 use keeptime_model::profile::{Curve, Point, Profile};
@@ -18,7 +19,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
-use world::{BELOW_A_LEASE, Program, World, assert_code, said, wait};
+use world::{BELOW_A_LEASE, PAIR, Program, World, assert_code, said, wait};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Mbit/s for each flow: less than half of a link, since a run that was killed has its rate until its lease ends.
@@ -163,11 +164,11 @@ fn an_interrupted_profile_goes_on_where_it_was() {
     assert_eq!(told[1]["full_grid"], GRID.len() * SAMPLES as usize);
 }
 
-// Goal: a profile whose bandwidths nobody named goes on with those that it began with, whatever is free by then; and
-// who names others is told both. Method: it begins beside a reservation that has a part of the links, and goes on
-// without.
+// Goal: a profile whose bandwidths nobody named has those that the links can promise, whatever is free at the moment; it
+// goes on with them; and who names others, or cannot have them now, is told which they are. Method: a reservation has a
+// part of the links, has it no more, and has it again.
 #[test]
-fn a_profile_goes_on_with_the_bandwidths_it_began_with() {
+fn a_profile_goes_on_with_what_the_links_can_promise() {
     let Some(world) = World::with_job("grid") else { return };
     let program = world.program("echo time 1", "30 s", &[]);
     program.remove_profile();
@@ -177,14 +178,18 @@ fn a_profile_goes_on_with_the_bandwidths_it_began_with() {
         assert_code(&output, code);
         said(&output)
     };
-    let read = || -> Profile {
-        let text = fs::read(world.directory.path().join("say.json")).unwrap();
-        serde_json::from_slice(&text).unwrap()
-    };
+    let file = world.directory.path().join("say.json");
+    let read = || -> Profile { serde_json::from_slice(&fs::read(&file).unwrap()).unwrap() };
+    let beside = measure(&[], 64);
+    assert!(beside.contains("the grid is what idle links can promise, "), "{beside}");
+    assert!(!file.exists());
+    world.run(&["cancel", "r1"], 0);
     // Those that show its shape are made in any case.
     measure(&["--runs", "1"], 0);
     let began = read();
-    world.run(&["cancel", "r1"], 0);
+    // Read better, they are a little less.
+    let top = began.bandwidth_grid_bits_per_second.last().unwrap().get();
+    assert!((World::reservable() - 100_000..=World::reservable()).contains(&top), "{top}");
     let more = (began.run_count() + 1).to_string();
     measure(&["--runs", &more], 0);
     let went_on = read();
@@ -195,4 +200,21 @@ fn a_profile_goes_on_with_the_bandwidths_it_began_with() {
     let other = measure(&["--bandwidths", "10 Mbit/s,20 Mbit/s"], 2);
     assert!(other.contains("another grid of bandwidths"), "{other}");
     assert!(other.contains("and not 10 Mbit/s, 20 Mbit/s"), "{other}");
+    world.run(&[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
+    let beside = measure(&[], 64);
+    assert!(beside.contains("its grid of bandwidths is "), "{beside}");
+}
+
+// Goal: of two commands on one file the second is refused, and changes nothing. Method: this test is the first.
+#[test]
+fn a_profile_that_another_command_measures_is_left_alone() {
+    let Some(world) = World::new("twice", 30) else { return };
+    let program = world.program("echo time 1", "30 s", &[(10, 1.0)]);
+    let file = world.directory.path().join("say.json");
+    let before = fs::read(&file).unwrap();
+    let _held = lock(&file).unwrap();
+    let second = world.ask("profile", &program, &["--nodes", "2", "--fresh"]).output().unwrap();
+    assert_code(&second, 2);
+    assert!(said(&second).contains("another command measures into"), "{}", said(&second));
+    assert_eq!(fs::read(&file).unwrap(), before);
 }

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Lines of output that are kept for the caller: a run's last words.
+/// Lines of output that are kept for the caller: a run's last words. What came before them it has seen line by line.
 const LINES_KEPT: usize = 1_000;
 /// Lines that wait for the caller: a burst while it writes one of them. With the longest lines that is 16 MiB. Who prints
 /// more waits as at any pipe that is full.

@@ -175,6 +175,22 @@ impl Application {
         self
     }
 
+    /// What its file says, without what a caller gave: what somebody on another machine, or in another directory, would have
+    /// as well.
+    #[must_use]
+    pub fn as_written(mut self) -> Self {
+        let given = std::mem::take(&mut self.given);
+        self.file.constants.retain(|name, _| !given.contains(name));
+        self
+    }
+
+    /// Whether `other` is the same but for what callers gave here: one that was read back has that among its own constants.
+    pub fn is_written_as(&self, other: &Self) -> bool {
+        let given: BTreeSet<Name> = self.given.union(&other.given).cloned().collect();
+        let bare = |app: &Self| Self { given: given.clone(), ..app.clone() }.as_written();
+        bare(self) == bare(other)
+    }
+
     /// The constants of the file itself: those that no caller gave.
     pub fn own_constants(&self) -> impl Iterator<Item = (&Name, &String)> {
         self.file.constants.iter().filter(move |(name, _)| !self.given.contains(*name))
@@ -434,6 +450,10 @@ mod tests {
         assert_eq!(longer.timeout(), Nanos::from_secs(90));
         assert_eq!(own(&longer), ["frames 1"]);
         assert!(own(&app.clone().with_constant("frames".parse().unwrap(), "9")).is_empty());
+        assert_eq!(app.clone().as_written(), file);
+        let read: Application = serde_json::from_value(serde_json::json!(app)).unwrap();
+        assert!(app.is_written_as(&read) && app.is_written_as(&file) && !read.is_written_as(&file));
+        assert!(!app.is_written_as(&raycast()), "the file has a constant more");
         let json = serde_json::to_string(&app).unwrap();
         assert_eq!(serde_json::from_str::<Application>(&json).unwrap(), app);
         assert_eq!(app.with_timeout(Nanos::default()).unwrap_err().field, "timeout");

@@ -113,12 +113,20 @@ impl Session {
     }
 
     fn register(&self) -> Result<()> {
-        let known = Known { application: self.application.clone(), profile: self.profile()? };
+        let (application, profile) = (&self.application, self.profile()?);
         let broker = self.cluster.broker()?;
-        match broker.application(known.application.name()) {
-            Ok(there) if there == known => Ok(()),
+        match broker.application(application.name()) {
+            // Where things are on this machine makes no other application.
+            Ok(there)
+                if application.is_written_as(&there.application) && there.profile == profile =>
+            {
+                Ok(())
+            }
             // Another one, or none: nothing else can be found out by asking.
-            _ => broker.register(&known).map_err(brokers::failure),
+            _ => {
+                let application = application.clone().as_written();
+                broker.register(&Known { application, profile }).map_err(brokers::failure)
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Ending, Session, print_json};
 use crate::arguments::{GoalArguments, PlanArguments};
+use crate::hold::reserved_for;
 use crate::{brokers, story};
 use anyhow::Result;
 use keeptime_model::reservation::Request;
@@ -22,12 +23,13 @@ pub fn run(arguments: &PlanArguments) -> Result<Ending> {
     })
 }
 
-/// How the broker would decide about a goal now.
+/// How the broker would decide about a goal now, for as long as a run may take.
 ///
 /// # Errors
 /// A goal that does not fit the application, or a broker that does not answer.
 pub fn explain(session: &Session, goal: &GoalArguments) -> Result<Decision> {
     let among = session.cluster.among().clone();
-    let request = Request { among, ..Request::new(session.ask(goal)?) };
+    let duration_nanos = Some(reserved_for(session.application.timeout()));
+    let request = Request { among, duration_nanos, ..Request::new(session.ask(goal)?) };
     session.cluster.broker()?.explain(&request).map_err(brokers::failure)
 }

@@ -2,11 +2,10 @@
 
 use super::{Ending, Session, print_json};
 use crate::arguments::ProfileArguments;
-use crate::cluster::Cluster;
 use crate::load::Flood;
-use crate::profiler::{Extent, Order, measure, places};
+use crate::profiler::{Effort, Extent, Order, lock, measure, places, rate_promised};
 use crate::{files, interrupt, story};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use keeptime_model::Invalid;
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::goal::parse_setting;
@@ -15,16 +14,17 @@ use keeptime_model::profile::{Conditions, Curve, Profile};
 use keeptime_model::units::{BitsPerSecond, Share};
 use keeptime_planner::fitted::FittedProfile;
 use keeptime_planner::guided::{Others, uncertainty};
-use keeptime_planner::placement::Placed;
 use keeptime_planner::prediction::Method;
 use keeptime_planner::promise::Interval;
 use keeptime_planner::refine::{Grid, Wanted};
 use keeptime_planner::scaling::{NoModel, Scaling};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// No profile takes longer under load.
+/// No profile is measured under load for longer at once: the load ends by itself, also where nobody is left to end it.
 const LOAD_LIMIT: Duration = Duration::from_secs(3600);
+/// For so much longer there is load: no run is recorded that ended without it.
+const LOAD_SPARE: Duration = Duration::from_secs(60);
 
 /// Steps of the grid that is chosen where none is given.
 const STEPS: u32 = 6;
@@ -35,27 +35,13 @@ const NINETY: Share = Share::from_percent(90).expect("at most 100");
 /// Measures and tells the knees and the effort.
 pub fn run(arguments: &ProfileArguments) -> Result<Ending> {
     let session = Session::open(&arguments.application)?;
+    // Dropped, and so let go of, with this function.
+    let _lock = lock(&session.profile_path)?;
     let former = former(&session, arguments)?;
     let order = order(&session, arguments, former.as_ref())?;
     let mut profile = start(&session, arguments, &order, former)?;
-    let (cluster, application) = (&session.cluster, &session.application);
-    let path = &session.profile_path;
-    // Dropped, and so ended, with this function.
-    let _load = match arguments.under_load {
-        true => {
-            cluster.lab("--under-load")?;
-            Some(Flood::on_all_links(cluster, LOAD_LIMIT)?)
-        }
-        false => None,
-    };
-    let (mpi, stopped) = (&session.mpi, &interrupt::stopped);
-    let effort = match measure(cluster, mpi, application, &order, &mut profile, path, stopped) {
-        Err(error) if interrupt::stopped() => {
-            let is_begun_anew = arguments.fresh && profile.run_count() > 0;
-            bail!("{error:#}; {} goes on from here", same_command(is_begun_anew))
-        }
-        measured => measured?,
-    };
+    let effort = measure_rest(&session, arguments, &order, &mut profile)?;
+    let (application, path) = (&session.application, &session.profile_path);
     if arguments.json {
         print_json(&(&profile, effort))?;
         return Ok(Ending::Done);
@@ -80,6 +66,61 @@ pub fn run(arguments: &ProfileArguments) -> Result<Ending> {
         );
     }
     Ok(Ending::Done)
+}
+
+/// Measures what `profile` lacks, under load if that is asked for.
+fn measure_rest(
+    session: &Session,
+    arguments: &ProfileArguments,
+    order: &Order,
+    profile: &mut Profile,
+) -> Result<Effort> {
+    let Session { cluster, mpi, application, profile_path } = session;
+    let load_until = arguments.under_load.then(|| Instant::now() + LOAD_LIMIT);
+    // Dropped, and so ended, with this function.
+    let _load = match arguments.under_load {
+        true => {
+            cluster.lab("--under-load")?;
+            Some(Flood::on_all_links(cluster, LOAD_LIMIT + LOAD_SPARE)?)
+        }
+        false => None,
+    };
+    let stopped = || end(load_until).is_some();
+    let measured = measure(cluster, mpi, application, order, profile, profile_path, &stopped);
+    measured.map_err(|error| match end(load_until) {
+        Some(end) => {
+            let is_begun_anew = arguments.fresh && profile.run_count() > 0;
+            Error::msg(said_of(end, &error, same_command(is_begun_anew)))
+        }
+        None => error,
+    })
+}
+
+/// Why measuring ends before all is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Interrupted,
+    /// What would be measured from now on is not under load any more.
+    LoadOver,
+}
+
+/// Why it is to end now, where there is load until then.
+fn end(load_until: Option<Instant>) -> Option<End> {
+    if interrupt::stopped() {
+        return Some(End::Interrupted);
+    }
+    load_until.filter(|until| Instant::now() >= *until).map(|_| End::LoadOver)
+}
+
+/// That it has ended, and by which command it goes on.
+fn said_of(end: End, error: &Error, command: &str) -> String {
+    let since = match end {
+        End::Interrupted => String::new(),
+        End::LoadOver => {
+            format!(", since there is load for {} minutes at once", LOAD_LIMIT.as_secs() / 60)
+        }
+    };
+    format!("{error:#}{since}; {command} goes on from here")
 }
 
 /// What goes on with what the file has now: beginning anew once more would throw it away.
@@ -197,8 +238,7 @@ fn apart(interval: Interval) -> [String; 2] {
     [between, share.to_string()]
 }
 
-/// What `arguments` ask to be measured, on the grid of the profile that is gone on with where they name none: what the
-/// links can hold now need not be what they could then.
+/// What `arguments` ask to be measured.
 fn order(
     session: &Session,
     arguments: &ProfileArguments,
@@ -209,16 +249,13 @@ fn order(
     let chosen = |p: &Parameters| {
         wanted.iter().all(|(name, values)| p.get(name).is_some_and(|v| values.contains(v)))
     };
-    let nodes = node_counts(&session.cluster, application, &arguments.nodes)?;
+    let topology = session.cluster.topology();
+    let nodes = node_counts(topology.nodes().len() as u32, application, &arguments.nodes)?;
     let combinations: Vec<_> = application.grid().into_iter().filter(chosen).collect();
     let curve = |n: &u32| combinations.iter().map(|p| (p.clone(), *n)).collect::<Vec<_>>();
     let curves = nodes.iter().flat_map(curve).collect();
-    let places = places(&session.cluster, application, nodes)?;
-    let bandwidths = match (arguments.bandwidths.as_slice(), former) {
-        ([], Some(former)) => former.bandwidth_grid_bits_per_second.clone(),
-        ([], None) => default_grid(&places),
-        (given, _) => given.to_vec(),
-    };
+    let places = places(&session.cluster, application, nodes.iter().copied())?;
+    let (bandwidths, origin) = bandwidths(session, arguments, former, &nodes)?;
     ensure!(
         (1..=100).contains(&arguments.samples),
         Invalid::new("samples", arguments.samples, "1 to 100")
@@ -227,8 +264,58 @@ fn order(
     let grid = Grid::new(bandwidths)?;
     let extent = extent(arguments, &grid, samples)?;
     let order = Order { curves, places, grid, extent };
-    order.check(session.cluster.topology())?;
+    let checked = order.check(topology);
+    match origin {
+        // Nobody named what is refused.
+        Some(origin) => checked.context(origin)?,
+        None => checked?,
+    }
     Ok(order)
+}
+
+/// The bandwidths that a point may have, and where they come from unless `arguments` name them. The grid of the profile that
+/// is gone on with comes first: what the links can promise now need not be what they could then.
+fn bandwidths(
+    session: &Session,
+    arguments: &ProfileArguments,
+    former: Option<&Profile>,
+    nodes: &[u32],
+) -> Result<(Vec<BitsPerSecond>, Option<String>)> {
+    if !arguments.bandwidths.is_empty() {
+        return Ok((arguments.bandwidths.clone(), None));
+    }
+    if let Some(grid) = former.and_then(grid_in_use) {
+        let origin = format!("{}: its grid of bandwidths is {}", going_on(session), listed(grid));
+        return Ok((grid.to_vec(), Some(origin)));
+    }
+    let promised = rate_promised(&session.cluster, &session.application, nodes.iter().copied())?;
+    // Where nothing flows there is no bound, and no curve.
+    let grid = grid_up_to(promised.unwrap_or(BitsPerSecond::from_mbit(1)));
+    let origin =
+        format!("without --bandwidths the grid is what idle links can promise, {}", listed(&grid));
+    Ok((grid, Some(origin)))
+}
+
+/// The grid of a profile, unless all that was measured is on one node: nothing flows there, so that any grid will do.
+fn grid_in_use(profile: &Profile) -> Option<&[BitsPerSecond]> {
+    let is_in_use = profile.curves.iter().any(|curve| curve.nodes > 1);
+    is_in_use.then_some(profile.bandwidth_grid_bits_per_second.as_slice())
+}
+
+/// A profile whose grid is not in use on another one. Its runs stand where those on one node are made: at the greatest
+/// bandwidth.
+fn moved_to(grid: &Grid, profile: &Profile) -> Profile {
+    let bandwidths = grid.bandwidths();
+    let (name, conditions) = (profile.application.clone(), profile.conditions.clone());
+    let empty = Profile::empty(name, conditions, bandwidths.to_vec());
+    let mut moved = Profile { under_load: profile.under_load, ..empty };
+    let Some(top) = bandwidths.last() else { return moved };
+    for curve in &profile.curves {
+        for time in curve.points.iter().flat_map(|point| &point.samples_nanos) {
+            moved.record(&curve.parameters, curve.nodes, *top, *time);
+        }
+    }
+    moved
 }
 
 fn extent(arguments: &ProfileArguments, grid: &Grid, samples: u32) -> Result<Extent> {
@@ -256,21 +343,20 @@ fn settings(application: &Application, set: &[String]) -> Result<BTreeMap<Name, 
     Ok(wanted)
 }
 
-fn node_counts(cluster: &Cluster, application: &Application, asked: &[u32]) -> Result<Vec<u32>> {
-    let there = cluster.topology().nodes().len() as u32;
-    let possible: Vec<_> = application.nodes().iter().copied().filter(|n| *n <= there).collect();
-    let listed = possible.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+/// The numbers of nodes to measure, of those of `application` that a cluster of `there` nodes allows: one at least.
+fn node_counts(there: u32, application: &Application, asked: &[u32]) -> Result<Vec<u32>, Invalid> {
+    let all = application.nodes().iter();
+    let possible: Vec<_> = all.clone().copied().filter(|n| *n <= there).collect();
+    if possible.is_empty() {
+        let all = all.map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let field = format!("nodes of {}", application.name());
+        return Err(Invalid::new(field, all, format!("{there} at most: the cluster has no more")));
+    }
     if let Some(wrong) = asked.iter().find(|n| !possible.contains(n)) {
-        return Err(Invalid::new("nodes", wrong, listed).into());
+        let listed = possible.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        return Err(Invalid::new("nodes", wrong, listed));
     }
     Ok(if asked.is_empty() { possible } else { asked.to_vec() })
-}
-
-/// The grid up to what can be held for each flow.
-fn default_grid(places: &BTreeMap<u32, Placed>) -> Vec<BitsPerSecond> {
-    // Where nothing flows there is no bound, and no curve.
-    let rates = places.values().filter(|p| p.bottleneck.is_some()).map(|p| p.rate);
-    grid_up_to(rates.min().unwrap_or(BitsPerSecond::from_mbit(1)))
 }
 
 /// Bandwidths from a fifth of `top` up to all of it, by equal factors: curves bend where bandwidth is scarce.
@@ -307,8 +393,8 @@ fn former(session: &Session, arguments: &ProfileArguments) -> Result<Option<Prof
     Ok(Some(profile))
 }
 
-/// The profile to go on with: the former one if it is on this grid. What was not kept of the conditions when it was begun
-/// is that of here from now on: who goes on with it says that it is the same.
+/// The profile to go on with: the former one if it is on this grid, or can be. What was not kept of the conditions when it
+/// was begun is that of here from now on: who goes on with it says that it is the same.
 fn start(
     session: &Session,
     arguments: &ProfileArguments,
@@ -321,7 +407,10 @@ fn start(
         let empty = Profile::empty(name, conditions, asked.to_vec());
         return Ok(Profile { under_load: arguments.under_load, ..empty });
     };
-    let has = &profile.bandwidth_grid_bits_per_second;
+    let Some(has) = grid_in_use(&profile) else {
+        let moved = moved_to(&order.grid, &profile);
+        return Ok(Profile { conditions: conditions(session), ..moved });
+    };
     ensure!(
         has == asked,
         "{}: it has another grid of bandwidths, {}, and not {}",
@@ -447,6 +536,51 @@ mod tests {
         }
         let megabits = grid_up_to(BitsPerSecond::from_mbit(100));
         assert_eq!(megabits[..2], [20_000_000, 27_500_000].map(BitsPerSecond::new));
+    }
+
+    // Goal: what one node was measured with, where nothing flows, says nothing of a grid for others; its runs are kept.
+    #[test]
+    fn a_grid_is_bound_by_curves_beyond_one_node_alone() {
+        let (_, several) = measured(&[1, 2], |_| 1.0);
+        let grid = [5, 10, 20].map(BitsPerSecond::from_mbit);
+        assert_eq!(grid_in_use(&several), Some(&grid[..]));
+        let (_, single) = measured(&[1], |_| 1.0);
+        assert_eq!(grid_in_use(&single), None);
+        let bandwidths = [50, 95].map(BitsPerSecond::from_mbit);
+        let moved = moved_to(&Grid::new(bandwidths.to_vec()).unwrap(), &single);
+        assert_eq!(moved.bandwidth_grid_bits_per_second, bandwidths);
+        let ([then], [now]) = (&single.curves[..], &moved.curves[..]) else { panic!("{moved:?}") };
+        let [point] = &now.points[..] else { panic!("{now:?}") };
+        assert_eq!(point.bandwidth_bits_per_second, bandwidths[1]);
+        assert_eq!(point.samples_nanos, then.points[0].samples_nanos);
+    }
+
+    // Goal: who asks for what cannot be measured here is told so, and by no empty table.
+    #[test]
+    fn numbers_of_nodes_that_the_cluster_does_not_have_are_refused() {
+        let (application, _) = measured(&[], |_| 1.0);
+        assert_eq!(node_counts(4, &application, &[]), Ok(vec![1, 2, 4]));
+        assert_eq!(node_counts(4, &application, &[2]), Ok(vec![2]));
+        let error = node_counts(4, &application, &[8]).unwrap_err().to_string();
+        assert_eq!(error, "nodes: \"8\" is not accepted; expected 1, 2, 4");
+        let error = node_counts(0, &application, &[]).unwrap_err().to_string();
+        assert!(error.starts_with("nodes of ray: \"1, 2, 4, 6, 8, 16, 32\""), "{error}");
+        assert!(error.ends_with("expected 0 at most: the cluster has no more"), "{error}");
+    }
+
+    // Goal: no run is recorded as one under load that was not.
+    #[test]
+    fn measuring_ends_before_the_load_does_and_can_go_on() {
+        assert_eq!(end(None), None);
+        assert_eq!(end(Some(Instant::now() + LOAD_LIMIT)), None);
+        assert_eq!(end(Some(Instant::now())), Some(End::LoadOver));
+        let error = Error::msg("the run was ended").context("while measuring");
+        let said = said_of(End::LoadOver, &error, same_command(false));
+        let since =
+            "since there is load for 60 minutes at once; the same command goes on from here";
+        assert_eq!(said, format!("while measuring: the run was ended, {since}"));
+        let said = said_of(End::Interrupted, &error, same_command(true));
+        assert!(said.ends_with("ended; the same command without --fresh goes on from here"));
     }
 
     #[test]

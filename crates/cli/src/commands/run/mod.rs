@@ -14,6 +14,7 @@ use crate::arguments::RunArguments;
 use crate::detach::{self, Departure};
 use crate::execute::{ExecuteError, Ran};
 use crate::hold::Hold;
+use crate::pacing::word_of_units;
 use crate::promised::Promised;
 use crate::rate::nodes::node_indices;
 use crate::{allocation, interrupt, story, times};
@@ -62,6 +63,9 @@ pub fn run(arguments: &RunArguments) -> Result<Ending> {
         return by::run(arguments, by, departure);
     }
     let session = Session::open(&arguments.application)?;
+    if arguments.steady {
+        word_of_units(&session.application)?;
+    }
     if let Some(handle) = arguments.reservation {
         return run_in(arguments, &session, handle, departure);
     }
