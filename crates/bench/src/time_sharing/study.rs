@@ -227,7 +227,7 @@ impl<'a> Study<'a> {
     fn sorting(&self, by: By) -> Result<Vec<Run>> {
         let program = self.sort()?;
         self.know(&program)?;
-        Ok(vec![program.run(10, by, THRESHOLD, &[(50, span(46.0))], |_| Ok(()))?])
+        Ok(vec![program.run(10, by, THRESHOLD, &[(50, span(106.0))], |_| Ok(()))?])
     }
 
     /// Figures 13 and 14: a program that waits for its disk, too.
