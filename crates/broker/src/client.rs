@@ -5,7 +5,7 @@ use crate::locked::lock;
 use crate::remote::{Place, Remote, Shown, Transport};
 use crate::wire::{
     Drain, Filter, Happened, History, Known, Links, Listing, Nodes, Position, Possible, Problem,
-    Ran, Reserve, Resume, Timeline,
+    Ran, Registered, Reserve, Resume, Timeline,
 };
 use axum::body::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -371,7 +371,7 @@ impl Client {
     ///
     /// # Errors
     /// If it is not.
-    pub fn application(&self, name: &Name) -> Result<Known, ClientError> {
+    pub fn application(&self, name: &Name) -> Result<Registered, ClientError> {
         self.get(&format!("/v1/applications/{name}"))
     }
 

@@ -11,6 +11,7 @@ use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
+use keeptime_planner::drift::Observation;
 pub use keeptime_sites::history::SECONDS_MAX;
 pub use keeptime_sites::overview::{
     LoadSource, LoadView, MoveView, NodeView, Overview, Second, SiteView, Unfinished,
@@ -55,7 +56,7 @@ pub struct Ran {
     pub actual_nanos: Nanos,
 }
 
-/// `PUT /v1/applications/{name}`, and what `GET` answers.
+/// `PUT /v1/applications/{name}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Known {
@@ -63,6 +64,18 @@ pub struct Known {
     pub application: Application,
     /// What was measured of it.
     pub profile: Profile,
+}
+
+/// What `GET /v1/applications/{name}` answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registered {
+    /// The application.
+    pub application: Application,
+    /// What was measured of it.
+    pub profile: Profile,
+    /// What its last runs took, oldest first: promises follow them.
+    #[serde(default)]
+    pub runs: Vec<Observation>,
 }
 
 /// The query of `GET /v1/reservations`.

@@ -66,6 +66,29 @@ fn a_run_is_slower_or_deferred_or_refused() {
     });
 }
 
+// Goal: what a run takes is reckoned as the last runs say, not as it was measured once. Method: a program that becomes slower than
+// its profile says, planned before and after two runs that were promised a time.
+#[test]
+fn a_run_by_a_time_has_as_much_longer_as_runs_have_become() {
+    let Some(world) = World::new("drift", 40) else { return };
+    // Nodes see that, and not what is in /tmp.
+    let takes = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let script = format!("sleep $(cat {})", takes.path().display());
+    let program = world.program_of_whole_runs(&script, "60 s", &[(5, 4.0)]);
+    let length = || {
+        let plan = &run(&world, &program, &["--by", "+120s"], 0)["plan"];
+        nanos(&plan["to_unix_nanos"]) - nanos(&plan["from_unix_nanos"])
+    };
+    fs::write(takes.path(), "1").unwrap();
+    let before = length();
+    fs::write(takes.path(), "4.6").unwrap();
+    for _ in 0..2 {
+        run(&world, &program, &["--within", "10s"], 0);
+    }
+    let after = length();
+    assert!(after > before + before / 20, "{before} ns, then {after} ns");
+}
+
 // Goal: of 40 %, somebody has 20 for good, and a run that has time 15. One that is urgent needs 14: it gets them, the
 // first goes slower meanwhile and faster after, which it tells, and both are in time.
 #[test]

@@ -60,7 +60,7 @@ pub struct Known {
     /// What was measured.
     pub profile: Profile,
     /// What the last runs took, oldest first.
-    runs: Vec<Observation>,
+    pub runs: Vec<Observation>,
     /// The profile, ready to be planned with, as the last runs say that things are now.
     pub fitted: Arc<FittedProfile>,
 }

@@ -5,7 +5,7 @@ use super::{Patience, Rejection, Shared, body, reads};
 use crate::records;
 use crate::wire::{
     Filter, Happened, History, KEY_HEADER, Known, LIST_BYTES, LIST_MAX, Listing, Possible, Problem,
-    Ran, Reserve,
+    Ran, Registered, Reserve,
 };
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
@@ -233,7 +233,8 @@ pub async fn application(
     let name: Name = text.parse()?;
     let find = move |engine: &Engine| {
         let known = engine.book().applications().get(&name)?;
-        Some(Known { application: known.application.clone(), profile: known.profile.clone() })
+        let (application, profile) = (known.application.clone(), known.profile.clone());
+        Some(Registered { application, profile, runs: known.runs.clone() })
     };
     match shared.core.read(find).await? {
         Some(known) => Ok(answers.json(StatusCode::OK, known).await),

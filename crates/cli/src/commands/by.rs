@@ -178,7 +178,7 @@ impl Work {
         let knees = match arguments.takes.filter(|_| arguments.program.is_given()) {
             Some(takes) => without_profile(&application, takes),
             None => {
-                let fitted = session.fitted()?;
+                let fitted = session.fitted_now()?;
                 if let Some(asked) = arguments.goal.quantile {
                     check_quantile(asked, fitted.deviations())?;
                 }

@@ -27,7 +27,7 @@ use crate::arguments::{ApplicationArguments, Chosen, Command, GoalArguments};
 use crate::cluster::Cluster;
 use crate::{brokers, files};
 use anyhow::Result;
-use keeptime_broker::wire::Known;
+use keeptime_broker::wire::{Known, Registered};
 use keeptime_launch::mpi::Mpi;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;
@@ -96,6 +96,17 @@ impl Session {
         Ok(FittedProfile::new(self.application.clone(), &self.profile()?)?)
     }
 
+    /// The same as its last runs say that things are now, where the broker knows of any.
+    ///
+    /// # Errors
+    /// As [`Self::profile`]; if there is no broker.
+    pub fn fitted_now(&self) -> Result<FittedProfile> {
+        let profile = self.profile()?;
+        let runs = self.registered(&profile)?.map(|registered| registered.runs);
+        let fitted = FittedProfile::new(self.application.clone(), &profile)?;
+        Ok(fitted.following(&runs.unwrap_or_default()))
+    }
+
     /// What the broker is asked for. It plans with the profile, which is made known to it unless it
     /// knows the same already; what runs took since then counts as well.
     ///
@@ -113,21 +124,23 @@ impl Session {
     }
 
     fn register(&self) -> Result<()> {
-        let (application, profile) = (&self.application, self.profile()?);
-        let broker = self.cluster.broker()?;
-        match broker.application(application.name()) {
-            // Where things are on this machine makes no other application.
-            Ok(there)
-                if application.is_written_as(&there.application) && there.profile == profile =>
-            {
-                Ok(())
-            }
-            // Another one, or none: nothing else can be found out by asking.
-            _ => {
-                let application = application.clone().as_written();
-                broker.register(&Known { application, profile }).map_err(brokers::failure)
-            }
+        let profile = self.profile()?;
+        if self.registered(&profile)?.is_some() {
+            return Ok(());
         }
+        let application = self.application.clone().as_written();
+        let known = Known { application, profile };
+        self.cluster.broker()?.register(&known).map_err(brokers::failure)
+    }
+
+    /// What the broker knows of this application and `profile`: nothing if it knows another one, or none. Nothing else can be
+    /// found out by asking.
+    fn registered(&self, profile: &Profile) -> Result<Option<Registered>> {
+        let found = self.cluster.broker()?.application(self.application.name()).ok();
+        // Where things are on this machine makes no other application.
+        Ok(found.filter(|there| {
+            self.application.is_written_as(&there.application) && there.profile == *profile
+        }))
     }
 }
 

@@ -243,7 +243,7 @@ pub fn register(arguments: &RegisterArguments) -> Result<Ending> {
     let default = || files::default_profile_path(application.name());
     let profile = files::load_profile(&arguments.profile.clone().unwrap_or_else(default))?;
     files::check_program(&profile, &application)?;
-    let known = Known { application, profile };
+    let known = Known { application: application.as_written(), profile };
     connect(&arguments.place)?.register(&known).map_err(brokers::failure)?;
     println!("{} is known", known.application.name());
     Ok(Ending::Done)

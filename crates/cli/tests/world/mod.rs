@@ -139,6 +139,17 @@ impl World {
         self.program_with_cpu(script, limit, points, 15)
     }
 
+    /// The same, whose time is that of the whole run, whatever it tells.
+    pub fn program_of_whole_runs(
+        &self,
+        script: &str,
+        limit: &str,
+        points: &[(u64, f64)],
+    ) -> Program {
+        let text = application_text(script, limit, 15);
+        self.program_of(&text.replace("time = { stdout = \"time\" }", "time = \"wall\""), points)
+    }
+
     pub fn program_with_cpu(
         &self,
         script: &str,
@@ -146,8 +157,12 @@ impl World {
         points: &[(u64, f64)],
         percent: u32,
     ) -> Program {
+        self.program_of(&application_text(script, limit, percent), points)
+    }
+
+    fn program_of(&self, text: &str, points: &[(u64, f64)]) -> Program {
         let application = self.directory.path().join("say.toml");
-        fs::write(&application, application_text(script, limit, percent)).unwrap();
+        fs::write(&application, text).unwrap();
         let program = Program { application, profile: self.directory.path().join("say.json") };
         save_json(&program.profile, &self.profile(&program, points)).unwrap();
         program
