@@ -46,6 +46,9 @@ pub(crate) struct Admission<'a> {
     pub outside: Vec<bool>,
     /// Drained nodes that it has not, by their positions; empty where there is none.
     pub drained: Vec<bool>,
+    /// The nodes on which it stays, in the order of its ranks; empty where they are to be chosen. No others may be granted to
+    /// it then, and neither more nor less of these.
+    pub stays: &'a [Name],
 }
 
 /// Resources that a goal comes to, or that were asked for.
@@ -176,7 +179,7 @@ impl Admission<'_> {
             schedule(goal, profile, self.cluster.index(), free, &Options::default())
         };
         let mut decision = plan(&free);
-        let (limit, mut instead) = (self.limit(span), Vec::new());
+        let (limit, mut instead) = (self.limit(profile, span), Vec::new());
         if !is_within(limit, profile, &decision.verdict) {
             let limited = plan(&free.limited(limit));
             match limited.verdict {
@@ -191,12 +194,23 @@ impl Admission<'_> {
         Ok(Decided { profile, decision, instead })
     }
 
-    /// What its user may have beside what they have during all of `span`.
-    fn limit(&self, span: Span) -> Limit {
-        let Some(tables) = self.user else { return Limit::NONE };
+    /// What its user may have beside what they have during all of `span`, and no more than links hold where it stays.
+    fn limit(&self, profile: &FittedProfile, span: Span) -> Limit {
         let free = |table| self.calendar.table(table).map_or(0, |table| table.least_free(span));
-        let [cpu_ppm, bits_per_second] = tables.map(free);
-        Limit { cpu_ppm, bits_per_second }
+        let [cpu_ppm, sent] = self.user.map_or([u64::MAX; 2], |tables| tables.map(free));
+        Limit { cpu_ppm, bits_per_second: sent.min(self.sent_where_it_stays(profile, span)) }
+    }
+
+    /// What all flows of an application may send together where it stays, whose ranks do not change places.
+    fn sent_where_it_stays(&self, profile: &FittedProfile, span: Span) -> u64 {
+        let flows = profile.flows().get(&(self.stays.len() as u32)).map_or(0, RankFlows::count);
+        if flows == 0 {
+            return u64::MAX;
+        }
+        let bits_per_second = BitsPerSecond::new(1);
+        let resources = Resources { bits_per_second, ..Need::least_of(profile) };
+        let one = Need { resources, promise: None }.on(self.stays.to_vec());
+        self.held_rate(&one, span).map_or(u64::MAX, |rate| rate.get().saturating_mul(flows))
     }
 
     /// `grant` with `extension` beside, over `span`. Its nodes stay.
@@ -503,7 +517,11 @@ impl Admission<'_> {
     ) -> Result<Grant, Denied> {
         match &decision.verdict {
             Verdict::Planned(plan) => {
-                Ok(Need::of_plan(profile, plan).on(self.names(&plan.placement.nodes)))
+                let nodes = match self.stays {
+                    [] => self.names(&plan.placement.nodes),
+                    stays => stays.to_vec(),
+                };
+                Ok(Need::of_plan(profile, plan).on(nodes))
             }
             Verdict::Refused(refusal) => {
                 let counter_offers = refusal.counter_offers.clone();

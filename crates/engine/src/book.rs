@@ -52,6 +52,13 @@ pub struct Reservation {
     pub since_unix_nanos: WallTime,
 }
 
+impl Reservation {
+    /// The nodes that it holds, or held, in the order of its ranks; none if it was refused.
+    pub fn nodes(&self) -> &[Name] {
+        self.grant.as_ref().map(|grant| grant.nodes.as_slice()).unwrap_or_default()
+    }
+}
+
 /// An application that requests can be about.
 #[derive(Debug, Clone)]
 pub struct Known {

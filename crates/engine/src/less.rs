@@ -88,15 +88,15 @@ impl Admission<'_> {
                 self.names(&placed.nodes)
             }
         };
-        let rate = self.greatest_rate(&least.on(nodes.clone()), span)?;
+        let rate = in_whole_kilobits(self.held_rate(&least.on(nodes.clone()), span)?)?;
         let offered = at(rate);
         let is_less = rate < asked.bits_per_second;
         (is_less && self.fits(&offered.on(nodes), span).is_ok()).then_some(offered.resources)
     }
 
-    /// The greatest rate of each flow that the links and the user's share hold. `grant` has 1 bit/s for
-    /// each: what they take of a link is how many cross it.
-    fn greatest_rate(&self, grant: &Grant, span: Span) -> Option<BitsPerSecond> {
+    /// The greatest rate of each flow that the links and the user's share hold; nothing if none flows. `grant` has 1 bit/s
+    /// for each: what they take of a link is how many cross it.
+    pub fn held_rate(&self, grant: &Grant, span: Span) -> Option<BitsPerSecond> {
         let mut flows = BTreeMap::<ResourceId, u64>::new();
         for demand in self.demands(grant).ok()? {
             let of_link = matches!(self.cluster.resource(demand.resource), Some(Resource::Link(_)));
@@ -109,9 +109,13 @@ impl Admission<'_> {
             let free = self.calendar.table(resource)?.least_free(span);
             free.checked_div(flows)
         };
-        let rate = flows.into_iter().filter_map(holds).min()?;
-        // In whole kbit/s, as people would ask for it.
-        let rate = if rate < 1_000 { rate } else { rate - rate % 1_000 };
-        (rate > 0).then(|| BitsPerSecond::new(rate))
+        flows.into_iter().filter_map(holds).min().map(BitsPerSecond::new)
     }
+}
+
+/// A rate as people would ask for it; nothing is none.
+fn in_whole_kilobits(rate: BitsPerSecond) -> Option<BitsPerSecond> {
+    let rate = rate.get();
+    let rate = if rate < 1_000 { rate } else { rate - rate % 1_000 };
+    (rate > 0).then(|| BitsPerSecond::new(rate))
 }

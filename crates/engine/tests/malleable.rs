@@ -73,6 +73,20 @@ fn a_running_job_is_slower_for_another_and_faster_when_that_has_ended() {
     assert_eq!(state(&world, job), State::Ended);
 }
 
+// Goal: nobody waits for an agent that is away to say that its job is slower. Method: a job on two nodes, one of which is away.
+#[test]
+fn what_is_on_a_node_that_is_away_makes_no_way() {
+    let mut world = World::star(2);
+    let on = |names: &[&str], percent| request(named(names), percent, 0, 0, 100);
+    let job = world.reserve("a", by(400, 80, on(&["n1", "n2"], 80))).unwrap();
+    world.disconnect(1);
+    let refusal = refused(world.reserve("b", on(&["n1"], 50)));
+    assert!(refusal.to_string().contains("CPU of n1"), "{refusal}");
+    world.connect(1);
+    world.reserve("c", on(&["n1"], 50)).unwrap();
+    assert_eq!(form(&world, job).0, 42);
+}
+
 /// 80 % of n1 from 100 s on for 100 s, by 400 s, and any time before that if there is room.
 fn deferred() -> Request {
     may_begin(Some(0), by(400, 80, request(named(&["n1"]), 80, 0, 100, 100)))

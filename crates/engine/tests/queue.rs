@@ -400,6 +400,62 @@ fn a_large_request_is_passed_so_often_and_then_nodes_are_kept_for_it() {
     assert!(!is_kept(&mut world, "last"));
 }
 
+// Goal: nobody gets round who waits by having little and asking for more: a change takes none of the nodes that are kept, and
+// one that comes to others passes who could use them. Method: what is on n2 would come to n1 as well, again and again.
+#[test]
+fn a_change_passes_as_often_as_what_is_new_and_stays_where_it_is() {
+    let mut world = World::star(2);
+    world.reserve("endless", share(40, 0)).unwrap();
+    let on = |names: &[&str], percent| request(named(names), percent, 0, 0, 3_600);
+    let handle = world.reserve("a", on(&["n2"], 10)).unwrap();
+    let own = world.reserve("b", share(5, 3_600)).unwrap();
+    let large = begin(&mut world, "bob", "large", waiting(3_000, share(80, 60)));
+    let change = |world: &mut World, handle, request| {
+        world.call("ada", Call::Modify { handle, request }).unwrap()
+    };
+    for _ in 0..PASSES {
+        change(&mut world, own, share(6, 3_600)).unwrap();
+        change(&mut world, own, share(5, 3_600)).unwrap();
+    }
+    for _ in 0..PASSES {
+        change(&mut world, handle, on(&["n1", "n2"], 10)).unwrap();
+        change(&mut world, handle, on(&["n2"], 10)).unwrap();
+    }
+    assert!(is_open(&world, large));
+    let kept = Reason::NodesKept(vec!["n1".parse().unwrap()]);
+    assert_eq!(refused(change(&mut world, handle, on(&["n1", "n2"], 10))).reason, kept);
+    change(&mut world, handle, on(&["n2"], 90)).expect("it is nobody's who waits");
+    change(&mut world, own, share(6, 3_600)).expect("it is there already");
+}
+
+// Goal: nodes are kept only from those who are in the way. Method: who waits has most of its own share in another reservation, or
+// a node that it needs is away, while small ones come and go; then that is over.
+#[test]
+fn nobody_is_held_up_for_who_could_not_have_room_in_any_case() {
+    let half = Policy { user_cpu: Share::from_percent(50).unwrap(), ..policy() };
+    let mut world = World::with(star(2), half);
+    world.reserve("endless", share(40, 0)).unwrap();
+    let call = ask("much", request(named(&["n2"]), 60, 0, 0, 0));
+    let Some(Ok(Answer::Reservation(much))) = world.call("bob", call) else { panic!() };
+    let large = begin(&mut world, "bob", "large", waiting(3_000, share(80, 60)));
+    assert!(is_open(&world, large));
+    (0..2).for_each(|round| pass_by(&mut world, &format!("small{round}")));
+    assert!(!is_kept(&mut world, "late"));
+    cancel(&mut world, much.handle);
+    world.pass(1);
+    pass_by(&mut world, "more");
+    assert!(is_kept(&mut world, "kept"));
+
+    let mut world = World::star(2);
+    world.reserve("endless", share(40, 0)).unwrap();
+    world.disconnect(1);
+    world.pass(5);
+    let both = request(named(&["n1", "n2"]), 50, 0, 0, 60);
+    let large = begin(&mut world, "bob", "large", waiting(3_000, both));
+    pass_by(&mut world, "small");
+    assert!(!is_kept(&mut world, "late") && is_open(&world, large));
+}
+
 /// What is large waits so long beside what has no end, was passed too often, and a small one waits for it.
 fn held_up(world: &mut World, seconds: u64) -> [u64; 2] {
     world.reserve("endless", share(40, 0)).unwrap();

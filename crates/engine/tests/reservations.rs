@@ -6,7 +6,8 @@ mod world;
 
 use keeptime_engine::book::{Book, Reservation};
 use keeptime_engine::call::Reason;
-use keeptime_engine::{Answer, Call, CallError, Event, Input, Output, Policy};
+use keeptime_engine::{Answer, Call, CallError, Event, Input, Output, Policy, Ticket};
+use keeptime_model::application::Application;
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::capability::Guarantee;
 use keeptime_model::disk::{DiskDirection, DiskRates};
@@ -14,6 +15,7 @@ use keeptime_model::extension::Extension;
 use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
+use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Ask, Handle, Malleable, NodeChoice, Request, State};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Bytes, BytesPerSecond, CpuPpm, Nanos, Share};
@@ -715,6 +717,153 @@ fn a_change_is_whole_or_not_at_all() {
     let held = world.agents[1].holding[&"r1".parse().unwrap()].clone();
     assert_eq!(held.cpu_ppm, CpuPpm::from_percent(60));
     assert!(world.reserve("rest", request(named(&["n2"]), 40, 0, 0, 600)).is_ok());
+}
+
+fn reserved(world: &World, handle: Handle) -> (Vec<String>, u32) {
+    let found = &world.engine.book().reservations()[&handle];
+    let cpu = found.grant.as_ref().unwrap().cpu_ppm.get() / 10_000;
+    (found.nodes().iter().map(ToString::to_string).collect(), cpu)
+}
+
+// Goal: a program that runs is not ended because its owner asks for more, or less: its nodes stay unless others are named, or
+// another number. Method: the one node on which it is has least room of all.
+#[test]
+fn what_runs_stays_where_it_is_when_it_is_changed() {
+    let mut world = World::star(3);
+    let any = |count, percent| request(NodeChoice::Any(count), percent, 0, 0, 600);
+    let handle = world.reserve("a", any(1, 20)).unwrap();
+    let (at, _) = reserved(&world, handle);
+    let beside = request(named(&[&at[0]]), 40, 0, 0, 600);
+    world.reserve("b", beside).unwrap();
+    let modify =
+        |world: &mut World, request| world.call("ada", Call::Modify { handle, request }).unwrap();
+    for percent in [60, 10, 30] {
+        modify(&mut world, any(1, percent)).unwrap();
+        assert_eq!(reserved(&world, handle), (at.clone(), percent));
+    }
+    let refusal = refused(modify(&mut world, any(1, 61)));
+    assert_eq!((refusal.resource_offers, refusal.earliest_start_unix_nanos), (vec![], None));
+    assert_eq!(reserved(&world, handle), (at.clone(), 30));
+    modify(&mut world, any(2, 61)).expect("another number");
+    assert_eq!(reserved(&world, handle).1, 61);
+    modify(&mut world, request(named(&[&at[0]]), 10, 0, 0, 600)).expect("they are named");
+    let among = ["n1", "n2", "n3"].into_iter().filter(|name| *name != at[0]);
+    let among = among.map(|name| name.parse().unwrap()).collect();
+    modify(&mut world, Request { among, ..any(1, 80) }).expect("it may not have its own");
+    assert_ne!(reserved(&world, handle).0, at);
+    // What has not begun has no program there.
+    let later = |percent| request(NodeChoice::Any(1), percent, 0, 3_600, 60);
+    let handle = world.reserve("c", later(10)).unwrap();
+    let (at, _) = reserved(&world, handle);
+    world.reserve("d", request(named(&[&at[0]]), 80, 0, 3_600, 60)).unwrap();
+    world.call("ada", Call::Modify { handle, request: later(50) }).unwrap().unwrap();
+    assert_ne!(reserved(&world, handle).0, at);
+}
+
+// Goal: the same of a goal, whose ranks do not change places. Method: where it runs, links have room for 50 Mbit/s of the 80
+// that one second takes; elsewhere all is free.
+#[test]
+fn a_goal_of_what_runs_is_translated_where_it_is() {
+    let mut world = World::with_application(4, "");
+    let beside = |names: &[&str], mbit| request(named(names), 10, mbit, 0, 600);
+    let elsewhere = world.reserve("a", beside(&["n3", "n4"], 95)).unwrap();
+    world.reserve("b", beside(&["n1", "n2"], 50)).unwrap();
+    let handle = world.reserve("c", goal(2_000, 0, 600)).unwrap();
+    let (at, _) = reserved(&world, handle);
+    assert_eq!(at, ["n1", "n2"]);
+    world.call("ada", Call::Cancel { handle: elsewhere }).unwrap().unwrap();
+    let modify = |world: &mut World, millis| {
+        let request = goal(millis, 0, 600);
+        world.call("ada", Call::Modify { handle, request }).unwrap()
+    };
+    let refusal = refused(modify(&mut world, 1_050));
+    assert!(matches!(refusal.reason, Reason::Goal(_)), "{refusal}");
+    modify(&mut world, 1_700).unwrap();
+    assert_eq!(reserved(&world, handle).0, at);
+    world.reserve("d", goal(1_050, 0, 600)).expect("elsewhere there is room");
+}
+
+/// Ranks 1 and 2 send to rank 0: 1 s at 40 Mbit/s, 2 s at 10.
+fn gathering() -> Call {
+    let (_, Profile { conditions, .. }) = application();
+    let text = "name = \"ray\"\ncommand = [\"ray\"]\npattern = \"1>0 2>0\"\nnodes = [3]\n\
+                cpu = \"20 %\"\ntimeout = \"60 s\"\ntime = \"wall\"\n";
+    let application = Application::from_toml(text).unwrap();
+    let mut profile = Profile::empty(application.name().clone(), conditions, vec![]);
+    for (mbit, millis) in [(10, 2_000), (40, 1_000)] {
+        let (rate, time) = (BitsPerSecond::from_mbit(mbit), Nanos::from_millis(millis));
+        profile.record(&Default::default(), 3, rate, time);
+    }
+    Call::Register { application: Box::new(application), profile: Box::new(profile) }
+}
+
+// Goal: nor do its ranks change places among its nodes, though it would be faster so. Method: others send 70 Mbit/s to each of
+// three nodes when it begins, and then to that of rank 0 alone.
+#[test]
+fn ranks_of_what_runs_stay_on_their_nodes() {
+    let mut world = World::star(6);
+    world.call("root", gathering()).unwrap().unwrap();
+    let busy = ["n1", "n2", "n3"].map(|to| {
+        let from = to.replace(
+            ['1', '2', '3'],
+            match to {
+                "n1" => "4",
+                "n2" => "5",
+                _ => "6",
+            },
+        );
+        let mut request = request(named(&[&from, to]), 10, 70, 0, 600);
+        let Ask::Resources(asked) = &mut request.ask else { panic!() };
+        asked.pattern = Some("0>1".parse().unwrap());
+        (to, world.reserve(to, request).unwrap())
+    });
+    let among: BTreeSet<Name> = busy.iter().map(|(to, _)| to.parse().unwrap()).collect();
+    let asked = |millis| Request { among: among.clone(), ..goal(millis, 0, 600) };
+    let handle = world.reserve("a", asked(2_000)).unwrap();
+    let (at, _) = reserved(&world, handle);
+    for (_, other) in busy.iter().filter(|(to, _)| *to != at[0]) {
+        world.call("ada", Call::Cancel { handle: *other }).unwrap().unwrap();
+    }
+    let modify = |world: &mut World, millis| {
+        let request = asked(millis);
+        world.call("ada", Call::Modify { handle, request }).unwrap()
+    };
+    assert!(modify(&mut world, 1_100).is_err());
+    modify(&mut world, 1_950).unwrap();
+    assert_eq!(reserved(&world, handle).0, at);
+}
+
+// Goal: what is offered on a node that is gone does not wait for its answer: it is offered elsewhere, or waits for room in its
+// place.
+#[test]
+fn what_is_offered_on_a_node_that_goes_away_is_offered_elsewhere() {
+    for waits in [false, true] {
+        let mut world = World::star(if waits { 1 } else { 2 });
+        let wait_nanos = waits.then_some(Nanos::from_secs(600));
+        let asked = Request { wait_nanos, ..request(NodeChoice::Any(1), 50, 0, 0, 60) };
+        let asked = Call::Reserve { key: "a".parse().unwrap(), request: asked };
+        let ticket = world.begin("ada", asked);
+        let told = |world: &World| {
+            world.outputs.iter().rev().find_map(|output| match output {
+                Output::Order { node, .. } => Some(*node),
+                _ => None,
+            })
+        };
+        let node = told(&world).unwrap();
+        world.agents[node.0 as usize].session = None;
+        world.input(Input::Away { node });
+        world.pump();
+        if waits {
+            assert!(world.engine.is_waiting(Ticket(ticket)));
+            world.connect(node.0);
+            world.pump();
+            world.pass(2);
+        }
+        let granted = world.answers[&ticket].clone().unwrap();
+        let Answer::Reservation(found) = granted else { panic!("{granted:?}") };
+        let at = world.topology.find_node(&found.nodes()[0]).unwrap();
+        assert_eq!((found.state, at == node), (State::Active, waits));
+    }
 }
 
 #[test]

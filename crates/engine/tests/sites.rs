@@ -94,6 +94,9 @@ fn what_a_site_has_by_its_hard_guarantee_goes_to_no_other() {
     };
     assert_eq!(field(take(&mut world, first, "n1")), "ask.site-node.node");
     world.reserve("c", node("shop", "n3")).unwrap();
+    world.disconnect(2);
+    assert_eq!(field(take(&mut world, first, "n1")), "ask.site-node.node", "n3 may be lost");
+    world.connect(2);
     take(&mut world, first, "n1").unwrap();
     assert_eq!(field(take(&mut world, second, "n2")), "ask.site-node.node");
     remove(&mut world, "shop").unwrap();

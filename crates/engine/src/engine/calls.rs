@@ -99,7 +99,7 @@ impl Engine {
         match self.propose(&owner, asked.key.clone(), asked.request.clone(), place) {
             Ok(proposal) => {
                 self.explain_later(handle, proposal.decision.clone());
-                self.passes(handle, &proposal);
+                self.passes(handle, &proposal, &[]);
                 let tickets = std::mem::take(&mut asked.tickets);
                 let waits = asked.until.is_some().then(|| Box::new(asked));
                 Ok(self.offer(handle, proposal, Kind::New { replaces: None, waits }, tickets))
@@ -247,6 +247,9 @@ impl Engine {
         if old.state == State::Active && found.is_ok() {
             let nodes = self.nodes_of(handle);
             self.turns.changes(self.steady, handle, &nodes);
+        }
+        if let Ok(new) = &found {
+            self.passes(Handle::new(self.next), new, old.nodes());
         }
         if caller.user == old.owner {
             self.hear_holder(handle);

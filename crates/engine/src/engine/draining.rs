@@ -124,7 +124,7 @@ impl Engine {
             return Ok(());
         }
         let may_have = |name: &&Name| request.among.is_empty() || request.among.contains(*name);
-        let drained = self.drained_of(nodes_of(old).iter().filter(may_have));
+        let drained = self.drained_of(old.nodes().iter().filter(may_have));
         if drained.is_empty() { Ok(()) } else { Err(Reason::NodesDrained(drained).into()) }
     }
 
@@ -159,7 +159,7 @@ impl Engine {
     }
 
     /// What can be had in the place of what was offered, holds nothing any more, and comes to nothing for `reason`: where nodes
-    /// of it were drained, the same on others.
+    /// of it were drained, or are away, the same on others.
     pub(super) fn plan_elsewhere(
         &mut self,
         handle: Handle,
@@ -167,7 +167,7 @@ impl Engine {
         replaces: Option<Handle>,
         reason: &Reason,
     ) -> Option<Proposal> {
-        if !matches!(reason, Reason::NodesDrained(_)) {
+        if !matches!(reason, Reason::NodesDrained(_) | Reason::NodesAway(_)) {
             return None;
         }
         let Proposal { owner, key, request, .. } = offered;
@@ -196,7 +196,7 @@ impl Engine {
     ) {
         self.explain_later(handle, found.decision.clone());
         if replaces.is_none() {
-            self.passes(handle, &found);
+            self.passes(handle, &found, &[]);
         }
         let kind = Kind::New { replaces, waits: None };
         if let Some(answer) = self.offer(handle, found, kind, tickets.clone()) {
@@ -213,11 +213,7 @@ fn kept_by<'a>(old: &'a Reservation, request: &Request, until: Option<WallTime>)
         _ => true,
     };
     let is_kept = is_same_site && is_in_time(old, request, until);
-    if is_kept { nodes_of(old) } else { &[] }
-}
-
-fn nodes_of(reservation: &Reservation) -> &[Name] {
-    reservation.grant.as_ref().map(|grant| grant.nodes.as_slice()).unwrap_or_default()
+    if is_kept { old.nodes() } else { &[] }
 }
 
 /// Whether what takes the place of `old` is over when that was promised to be, however it is stretched since.

@@ -247,7 +247,8 @@ impl Engine {
         }
     }
 
-    /// Nothing that an agent was told or has accepted counts any more: what runs there, or should, is lost.
+    /// Nothing that an agent was told or has accepted counts any more: what runs there, or should, is lost, and what is offered
+    /// there comes to nothing.
     pub(super) fn away(&mut self, node: NodeIndex) {
         if let Some(session) = self.agents.away(node) {
             self.step.outputs.push(Output::HangUp { node, session });
@@ -256,8 +257,18 @@ impl Engine {
         for handle in told {
             if self.is_needed(node, handle) {
                 self.lose(handle, node);
+            } else if self.is_offered(node, handle) {
+                let name = self.cluster.name(node).clone();
+                self.give_up(handle, Reason::NodesAway(vec![name]));
             }
         }
+        self.try_the_queue_soon();
+    }
+
+    /// Whether a reservation is to have the node, once all agents have said so.
+    fn is_offered(&self, node: NodeIndex, handle: Handle) -> bool {
+        let nodes = self.offers.get(&handle).map(|offer| self.cluster.nodes(&offer.proposal.grant));
+        nodes.is_some_and(|nodes| nodes.is_ok_and(|nodes| nodes.contains(&node)))
     }
 
     /// Whether a reservation that runs, or should, has the node: one that is only asked about a change is not its yet.

@@ -77,7 +77,11 @@ impl Engine {
         request: &Request,
     ) -> Option<Way> {
         let wanted = Wanted { handle, owner, key, request };
-        let all = self.malleable(self.now);
+        let mut all = self.malleable(self.now);
+        // Agents that are away do not say that it is slower.
+        all.retain(|one| {
+            !self.is_told(&one.reservation) || self.all_connected(one.reservation.handle)
+        });
         self.find_way_beside(wanted, &all, &[]).or_else(|| {
             // Beside what is to begin later there is no way: that may have to begin later still.
             let deferred = self.deferrable(&all);

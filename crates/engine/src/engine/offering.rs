@@ -10,7 +10,9 @@ use keeptime_calendar::{ResourceId, When};
 use keeptime_model::Invalid;
 use keeptime_model::assignment::{CpuMechanism, LaterCpu};
 use keeptime_model::name::Name;
-use keeptime_model::reservation::{Ask, Grant, Handle, Request, RequestKey, State, UserName};
+use keeptime_model::reservation::{
+    Ask, Grant, Handle, NodeChoice, Request, RequestKey, Resources, State, UserName,
+};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
 use std::collections::BTreeSet;
@@ -25,7 +27,7 @@ pub(super) enum Place<'a> {
     Own(Handle),
     /// That of one that is lost.
     OfLost,
-    /// That of a reservation which it changes.
+    /// That of a reservation which it changes. Nodes that this has not may be kept from it for all who wait.
     OfOld(&'a Reservation),
 }
 
@@ -124,15 +126,20 @@ impl Engine {
         let user = self.counted_in(owner, &request.ask);
         let mechanism = request.cpu_mechanism;
         let kept = self.kept_from(place, &request.ask, from);
-        let outside = self.outside(&request.among);
+        let stays = old.map(|old| stays_on(old, &request)).unwrap_or_default();
+        let ask = asked_on(&request.ask, stays);
+        let outside = match stays {
+            [] => self.outside(&request.among),
+            stays => self.outside(stays),
+        };
         let drained = self.drained_for(old, &request, until);
         if let (Place::Own(_), Some(name)) = (place, self.unknown(&request.among)) {
             return Err(Invalid::new("among", name, "nodes of the cluster").into());
         }
         self.calendar.settle();
         let admission =
-            Admission { mechanism, kept, outside, drained, ..self.admission(user, from) };
-        let Outcome { granted, decision } = admission.grant(&request.ask, span);
+            Admission { mechanism, kept, outside, drained, stays, ..self.admission(user, from) };
+        let Outcome { granted, decision } = admission.grant(&ask, span);
         // Its program runs on: what it was given beside stays, unless its nodes do not.
         let granted = granted.and_then(|grant| match old.and_then(|old| old.grant.as_ref()) {
             Some(before) if before.nodes == grant.nodes && !before.extension.is_empty() => {
@@ -159,20 +166,27 @@ impl Engine {
             }
             Err(Denied::Refused(mut refusal)) => {
                 // What has begun does not begin later.
-                if old.is_none_or(|old| old.state != State::Active) {
-                    let when = self.later(from, &request);
-                    let found = admission.earliest(&request.ask, when);
-                    refusal.earliest_start_unix_nanos = found.map(|(start, _)| start);
-                }
+                let begins = old.is_none_or(|old| old.state != State::Active);
+                let when = begins.then(|| self.later(from, &request));
+                let start = when.and_then(|when| admission.earliest(&ask, when));
+                let start = start.map(|(start, _)| start);
                 // A program that runs on keeps what it was given beside, which is not counted here.
                 let is_extended = |old: &Reservation| {
                     old.grant.as_ref().is_some_and(|grant| !grant.extension.is_empty())
                 };
-                if let Ask::Resources(asked) = &request.ask
+                if let Ask::Resources(asked) = &ask
                     && !old.is_some_and(is_extended)
                 {
                     refusal.resource_offers = admission.less(asked, span);
                 }
+                // A change keeps more than what is counted here: what was given beside, or promised for later.
+                let is_had_from = |start: &WallTime| {
+                    let request = Request { from_unix_nanos: Some(*start), ..request };
+                    let telling = Telling::Reason;
+                    self.plan_counted(owner, key, request, place, telling, number).is_ok()
+                };
+                refusal.earliest_start_unix_nanos =
+                    start.filter(|start| old.is_none() || is_had_from(start));
                 Err(Declined { denied: Denied::Refused(refusal), decision })
             }
             Err(invalid) => Err(invalid.into()),
@@ -267,16 +281,18 @@ impl Engine {
             kept: Vec::new(),
             outside: Vec::new(),
             drained: Vec::new(),
+            stays: &[],
         }
     }
 
     /// All nodes but those of `among`, by their positions; none where any will do.
-    pub(super) fn outside(&self, among: &BTreeSet<Name>) -> Vec<bool> {
-        if among.is_empty() {
+    pub(super) fn outside<'n>(&self, among: impl IntoIterator<Item = &'n Name>) -> Vec<bool> {
+        let mut among = among.into_iter().peekable();
+        if among.peek().is_none() {
             return Vec::new();
         }
         let mut outside = vec![true; self.cluster.topology().nodes().len()];
-        for NodeIndex(node) in among.iter().filter_map(|name| self.cluster.node(name).ok()) {
+        for NodeIndex(node) in among.filter_map(|name| self.cluster.node(name).ok()) {
             outside[node as usize] = false;
         }
         outside
@@ -370,6 +386,33 @@ impl Engine {
             Err(bug) => unreachable!("what was admitted is held: {bug}"),
         }
     }
+}
+
+/// The nodes on which what runs stays when it is changed, in the order of its ranks: its program is where it is, and would be
+/// ended. Whoever names other nodes, those that it may have, or another number has said so, and none are told.
+fn stays_on<'a>(old: &'a Reservation, request: &Request) -> &'a [Name] {
+    let number = match &request.ask {
+        Ask::Goal { goal, .. } => goal.nodes,
+        Ask::Resources(Resources { nodes: NodeChoice::Any(number), .. }) => Some(*number),
+        Ask::Resources(_) | Ask::SiteNode(_) => return &[],
+    };
+    let has = old.nodes();
+    let is_as_many = number.is_none_or(|number| number as usize == has.len());
+    let may_have = |name| request.among.is_empty() || request.among.contains(name);
+    let stays = old.state == State::Active && is_as_many && has.iter().all(may_have);
+    if stays { has } else { &[] }
+}
+
+/// What is asked for, on these nodes; where there are none, as it is.
+fn asked_on(ask: &Ask, nodes: &[Name]) -> Ask {
+    let mut ask = ask.clone();
+    match &mut ask {
+        _ if nodes.is_empty() => {}
+        Ask::Goal { goal, .. } => goal.nodes = Some(nodes.len() as u32),
+        Ask::Resources(asked) => asked.nodes = NodeChoice::Named(nodes.to_vec()),
+        Ask::SiteNode(_) => {}
+    }
+    ask
 }
 
 /// What `old` will have more, where `request` asks for the same CPU for as long, which `grant` gives it on its nodes: as long

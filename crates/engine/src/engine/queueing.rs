@@ -10,17 +10,19 @@ use crate::claims::Claim;
 use crate::offers::{Declined, Proposal};
 use crate::queue::Asked;
 use keeptime_calendar::{Calendar, ResourceId};
+use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Handle, Request};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
+use std::collections::BTreeSet;
 
-/// So long after an agent has come those who wait are tried, and what is left to be moved: where it comes after the broker,
-/// all others come as well. And so long after agents did not take one, that one is: at once they would say the same.
+/// So long after an agent has come, or is gone, those who wait are tried, and what is left to be moved: where it comes after the
+/// broker, all others come as well. And so long after agents did not take one, that one is: at once they would say the same.
 pub(super) const TRY_AFTER: Nanos = Nanos::from_secs(1);
 /// So often one goes back to its place when its agents do not take it: what they cannot enforce now may be otherwise in a
 /// moment, or there may be room elsewhere. What holds for longer is told.
 const RETURNS_MAX: u32 = 3;
-/// What a try is counted as: more than a plan takes in a large cluster.
+/// What a try is counted as: more than it takes in a large cluster, with a look whether there would be room but for others.
 const TRY_TAKES: Nanos = Nanos::from_millis(1);
 /// What it is counted as to look whether others can be made slower: many are tried in their slot tables.
 const WAY_TAKES: Nanos = Nanos::from_millis(16);
@@ -73,20 +75,28 @@ impl Engine {
 
     /// Whether a request would fit, were nothing reserved, by its user too, and every agent there.
     fn would_ever_fit(&mut self, request: &Request) -> bool {
-        self.would_fit(request, Vec::new())
+        let span = self.span_of(request);
+        let idle = self.idle_admission(request, self.shares);
+        idle.is_some_and(|idle| idle.grant(&request.ask, span).granted.is_ok())
     }
 
-    /// The same beside what is drained, by its positions.
-    fn would_fit(&mut self, request: &Request, drained: Vec<bool>) -> bool {
-        let span = self.span_of(request);
-        let idle = self.idle_admission(request).map(|idle| Admission { drained, ..idle });
+    /// Whether what waits would fit now beside what is drained or away, and what its user has, were nothing else reserved.
+    fn may_be_had(&mut self, asked: &Asked) -> bool {
+        let (request, span) = (&asked.request, self.span_of(&asked.request));
+        let tables = self.counted_in(&asked.caller.user, &request.ask);
+        let free = |table| self.calendar.table(table).map_or(0, |table| table.least_free(span));
+        let shares = tables.map_or(self.shares, |tables| tables.map(free));
+        let drained = self.drained_for(None, request, None);
+        let soon = span.from() <= self.told_until();
+        let idle = self.idle_admission(request, shares);
+        let idle = idle.map(|idle| Admission { drained, soon, ..idle });
         idle.is_some_and(|idle| idle.grant(&request.ask, span).granted.is_ok())
     }
 
     /// What a request that waits has of having come first: on all nodes that it could use, were nothing reserved.
     fn claim_of(&mut self, request: &Request) -> Claim {
         let span = self.span_of(request);
-        let idle = self.idle_admission(request);
+        let idle = self.idle_admission(request, self.shares);
         Claim::on(idle.map(|idle| idle.candidates(&request.ask, span)).unwrap_or_default())
     }
 
@@ -104,19 +114,23 @@ impl Engine {
         }
     }
 
-    /// Whether it could be had now, were nothing reserved: that others passed it is no reason otherwise.
+    /// Whether it could be had now, were nothing reserved by others: that these passed it is no reason otherwise.
     fn judge_claim(&mut self, asked: &mut Asked) {
-        let drained = self.drained_for(None, &asked.request, None);
-        let may_be_had = drained.is_empty() || self.would_fit(&asked.request, drained);
+        let may_be_had = self.may_be_had(asked);
         if let Some(claim) = &mut asked.claim {
             claim.may_be_had = may_be_had;
         }
     }
 
-    /// Admission of a request were nothing reserved, by its user too, and every agent there.
-    fn idle_admission(&mut self, request: &Request) -> Option<Admission<'_>> {
+    /// Admission of a request were nothing reserved, every agent there, and so much of CPU and sent rate its user's.
+    fn idle_admission(&mut self, request: &Request, shares: [u64; 2]) -> Option<Admission<'_>> {
         if self.empty.is_none() {
             self.empty = Some(self.without_reservations());
+        }
+        let Empty { calendar, user } = self.empty.as_mut()?;
+        for (table, share) in user.iter().zip(shares) {
+            let limited = calendar.set_capacity(*table, share);
+            debug_assert!(limited.is_ok(), "{limited:?}");
         }
         let empty = self.empty.as_ref()?;
         Some(Admission {
@@ -143,16 +157,19 @@ impl Engine {
         if !asked.was_tried() {
             asked.claim = Some(self.claim_of(&asked.request));
         }
-        // Nodes may have been drained while it was offered.
         self.judge_claim(&mut asked);
         self.queue.put(asked);
     }
 
     /// Whether what was offered goes back to its place, now that it comes to nothing for `reason`: where its agents did not
-    /// take it, or a node of it was drained, and it may wait on. What has no place yet is given one only where there is one.
+    /// take it, or a node of it was drained or is away, and it may wait on. What has no place yet is given one only where there
+    /// is one.
     pub(super) fn may_go_back(&self, asked: &Asked, reason: &Reason) -> bool {
-        use Reason::{AgentRefused, AgentsSilent, NodesDrained};
-        let is_of_nodes = matches!(reason, AgentRefused { .. } | AgentsSilent(_) | NodesDrained(_));
+        use Reason::{AgentRefused, AgentsSilent, NodesAway, NodesDrained};
+        let is_of_nodes = matches!(
+            reason,
+            AgentRefused { .. } | AgentsSilent(_) | NodesAway(_) | NodesDrained(_)
+        );
         let has_place = || {
             asked.was_tried() || self.queue.limit_for(&asked.caller.user, &self.policy).is_none()
         };
@@ -168,13 +185,15 @@ impl Engine {
     }
 
     /// What is about to be offered passes others who came before, wait for room and could have used any of its nodes. By a
-    /// web site's node nobody is passed: sites have what their guarantees say.
-    pub(super) fn passes(&mut self, handle: Handle, proposal: &Proposal) {
+    /// web site's node nobody is passed: sites have what their guarantees say. Nor is anybody by nodes that it `had`.
+    pub(super) fn passes(&mut self, handle: Handle, proposal: &Proposal, had: &[Name]) {
         if self.queue.is_empty() || matches!(proposal.request.ask, Ask::SiteNode(_)) {
             return;
         }
         // What was proposed names nodes that there are.
         let mut nodes = self.cluster.nodes(&proposal.grant).unwrap_or_default();
+        let had: BTreeSet<_> = had.iter().collect();
+        nodes.retain(|node| !had.contains(self.cluster.name(*node)));
         nodes.sort_unstable();
         let at = self.moment();
         let Proposal { owner, from, .. } = proposal;
@@ -187,10 +206,15 @@ impl Engine {
     /// Which nodes are kept from what begins at `from`, by their positions; empty where none is.
     pub(super) fn kept_from(&self, place: Place<'_>, ask: &Ask, from: WallTime) -> Vec<bool> {
         let mut kept = Vec::new();
-        let (Place::Own(handle), Ask::Goal { .. } | Ask::Resources(_)) = (place, ask) else {
-            return kept;
+        let (before, has) = match (place, ask) {
+            (_, Ask::SiteNode(_)) | (Place::OfLost, _) => return kept,
+            (Place::Own(handle), _) => (handle, [].as_slice()),
+            (Place::OfOld(old), _) => (Handle::new(self.next), old.nodes()),
         };
-        for NodeIndex(node) in self.queue.kept_from(handle, from, self.moment()) {
+        let has: BTreeSet<_> = has.iter().collect();
+        let others = |node: &NodeIndex| !has.contains(self.cluster.name(*node));
+        let kept_nodes = self.queue.kept_from(before, from, self.moment());
+        for NodeIndex(node) in kept_nodes.filter(others) {
             if kept.is_empty() {
                 kept.resize(self.cluster.topology().nodes().len(), false);
             }
@@ -223,11 +247,13 @@ impl Engine {
         }
         let mut ways = WAYS_SOUGHT;
         for handle in self.queue.handles() {
-            let Some(asked) = self.queue.take(handle) else { continue };
+            let Some(mut asked) = self.queue.take(handle) else { continue };
             let waits_on = asked.was_tried() && asked.may_wait(self.steady);
             if waits_on && asked.rests_until > self.steady {
                 self.queue.put(asked);
             } else if waits_on && !self.is_to_be_had(&asked, &mut ways) {
+                // Nodes may have gone or come, and what its user has may be more or less.
+                self.judge_claim(&mut asked);
                 self.queue.put(asked);
                 self.count(TRY_TAKES);
             } else {

@@ -153,7 +153,7 @@ impl Engine {
         nodes
     }
 
-    fn all_connected(&self, handle: Handle) -> bool {
+    pub(super) fn all_connected(&self, handle: Handle) -> bool {
         self.nodes_of(handle).into_iter().all(|node| self.agents.is_connected(node))
     }
 

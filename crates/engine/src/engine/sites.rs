@@ -90,13 +90,22 @@ impl Engine {
         let Ask::SiteNode(held) = &old.request.ask else { return Ok(()) };
         let giver = self.book.staying_site(&held.site);
         let Some(giver) = giver.filter(|_| held.site != asked.site) else { return Ok(()) };
-        let (has, hard) = (self.book.nodes_of_site(&held.site).count(), giver.guarantee.hard);
-        if has > hard as usize {
+        let (there, hard) = (self.others_there(held), giver.guarantee.hard);
+        if there >= hard as usize {
             return Ok(());
         }
-        let expected =
-            format!("one that {} can spare: it has {has} and keeps {hard} for certain", held.site);
+        let SiteNode { site, node, .. } = held;
+        let expected = format!(
+            "one that {site} can spare: it keeps {hard} for certain, and beside {node} {there} are there"
+        );
         Err(Invalid::new("ask.site-node.node", &asked.node, expected))
+    }
+
+    /// How many nodes a site has beside this one whose agents are there: what is away may be lost.
+    fn others_there(&self, SiteNode { site, node, .. }: &SiteNode) -> usize {
+        let others = self.book.nodes_of_site(site).filter(|other| *other != node);
+        let indices = others.filter_map(|other| self.cluster.node(other).ok());
+        indices.filter(|index| self.agents.is_connected(*index)).count()
     }
 
     /// A site gives back a node: unlike by a cancel, no site is left with less than its hard guarantee.
@@ -106,16 +115,14 @@ impl Engine {
         self.cancel(caller, handle)
     }
 
-    /// Of the others those count whose agents are there: what is away may be lost.
     fn check_dispensable(&self, reservation: &Reservation) -> Result<(), Invalid> {
         let handle = reservation.handle;
-        let Ask::SiteNode(SiteNode { site, node, .. }) = &reservation.request.ask else {
+        let Ask::SiteNode(held) = &reservation.request.ask else {
             return Err(Invalid::new("handle", handle, "that of a node which serves a web site"));
         };
+        let SiteNode { site, node, .. } = held;
         let hard = self.book.staying_site(site).map_or(0, |site| site.guarantee.hard);
-        let others = self.book.nodes_of_site(site).filter(|other| *other != node);
-        let indices = others.filter_map(|other| self.cluster.node(other).ok());
-        let there = indices.filter(|index| self.agents.is_connected(*index)).count();
+        let there = self.others_there(held);
         if there >= hard as usize {
             return Ok(());
         }
