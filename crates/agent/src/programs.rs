@@ -1,7 +1,10 @@
 //! What the MPI programs of this node ask for, on its way to the broker and back. A rank is known by
 //! its connection: when that ends, so does all that it asked for.
 
+mod fitted;
+
 use crate::link::{FromAgent, Outgoing};
+use fitted::Fitted;
 use keeptime_model::name::Name;
 use keeptime_model::units::WallTime;
 use keeptime_mpiqos::wire::{Answer, AskState, Progress, RankAnswer, RankState};
@@ -46,6 +49,8 @@ enum Broker {
 struct Seat {
     job: Name,
     rank: RankState,
+    /// How long what it asks for is in the line that the broker is told.
+    bytes: usize,
 }
 
 /// What was said to the broker of one job, and answered.
@@ -147,11 +152,19 @@ impl Programs {
 
 impl Visit {
     /// All that the rank asks for now, in the place of what it asked before. Waits for the broker.
+    /// What would make the line about its job too long is refused here, and what is there already stays.
     pub fn report(&self, job: Name, rank: RankState) -> RankAnswer {
-        let (number, asks) = (rank.number, rank.asks.len());
+        let state = self.programs.lock();
+        let Fitted { rank, bytes, taken, refused } = state.fit(self.number, &job, rank);
+        let mut answer = self.ask(state, Seat { job, rank, bytes });
+        answer.answers.truncate(taken);
+        answer.with_refused(refused)
+    }
+
+    /// What the broker answers to all that is asked for there.
+    fn ask(&self, mut state: MutexGuard<'_, State>, seat: Seat) -> RankAnswer {
+        let (job, number, asks) = (seat.job.clone(), seat.rank.number, seat.rank.asks.len());
         let all = |answer| RankAnswer::all(asks, &answer);
-        let mut state = self.programs.lock();
-        let seat = Seat { job: job.clone(), rank };
         let before = state.ranks.insert(self.number, seat);
         if let Some(former) = before.as_ref().filter(|former| former.job != job) {
             state.leave(&former.job);
@@ -208,6 +221,15 @@ impl Drop for Visit {
 }
 
 impl State {
+    /// As much of what a rank asks for as its job has room for.
+    fn fit(&self, visit: u64, job: &Name, rank: RankState) -> Fitted {
+        let of_others = self.ranks.iter().filter(|(at, seat)| **at != visit && seat.job == *job);
+        let others = of_others.map(|(_, seat)| seat.bytes).sum();
+        let is_its = |seat: &&Seat| seat.job == *job && seat.rank.number == rank.number;
+        let former = self.ranks.get(&visit).filter(is_its);
+        Fitted::beside(others, former.map_or(&[], |seat| &seat.rank.asks), rank)
+    }
+
     /// A rank asks for nothing more of a job.
     fn leave(&mut self, job: &Name) {
         self.say(job);
@@ -276,9 +298,11 @@ impl Course {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::LINE_BYTES_MAX;
     use keeptime_model::units::Nanos;
     use keeptime_mpiqos::wire::Ask;
     use std::io::{BufRead, BufReader};
+    use std::net::Ipv4Addr;
     use std::os::unix::net::UnixStream;
 
     const ASK: &str = r#"{"communicator":{"members":[0,1],"index":0,"talk":"all-to-all"},"change":1,
@@ -381,6 +405,47 @@ mod tests {
             assert_eq!(grant_next(&programs, &mut lines), 1);
             assert_eq!(asked.join().unwrap().answers[0].state, AskState::Granted);
         });
+    }
+
+    // Goal: ranks of one job cannot make a line that the broker does not take, which would end the connection of the whole node
+    // again and again. Method: seventeen ask for a megabyte each before the broker is there; then the first wants to change that
+    // to something longer, and something short beside it.
+    #[test]
+    fn what_would_make_a_line_too_long_is_refused_and_what_is_there_stays() {
+        let programs = Arc::new(Programs::default());
+        programs.expect_broker();
+        let long = |number, addresses: u32| {
+            let mut rank = rank(number);
+            rank.asks[0].seen =
+                Some((0..addresses).map(|at| Ipv4Addr::from_bits(u32::MAX - at)).collect());
+            rank
+        };
+        let visits: Vec<_> = (0..17).map(|number| (number, programs.visit())).collect();
+        let asked = visits.iter().map(|(number, visit)| visit.report(job(), long(*number, 58_000)));
+        let states: Vec<_> = asked.map(|answer| answer.answers[0].state).collect();
+        assert_eq!(states, [[AskState::Waiting; 16].as_slice(), &[AskState::Refused]].concat());
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut lines = BufReader::new(theirs);
+        let mut other = rank(0).asks.remove(0);
+        other.communicator.index = 1;
+        std::thread::scope(|scope| {
+            scope.spawn(|| programs.connected(Outgoing::of(Box::new(ours))));
+            let mut line = Vec::new();
+            lines.read_until(b'\n', &mut line).unwrap();
+            assert!((15 << 20..=LINE_BYTES_MAX as usize).contains(&line.len()), "{}", line.len());
+            let FromAgent::Programs { ranks, .. } = serde_json::from_slice(&line).unwrap() else {
+                panic!("another line")
+            };
+            let asks: Vec<_> = ranks.iter().map(|rank| rank.asks.len()).collect();
+            assert_eq!(asks, [[1; 16].as_slice(), &[0]].concat());
+            let mut changed = long(0, 65_000 + 58_000);
+            changed.asks.push(other);
+            let asked = scope.spawn(|| visits[0].1.report(job(), changed));
+            assert_eq!(grant_next(&programs, &mut lines), 17);
+            let states: Vec<_> = asked.join().unwrap().answers.iter().map(|a| a.state).collect();
+            assert_eq!(states, [AskState::Refused, AskState::Granted]);
+        });
+        assert_eq!(programs.lock().ranks[&1].rank.asks.len(), 2);
     }
 
     // Goal: a rank that has ended holds back nobody's progress. Method: the slowest of two ends.

@@ -2,6 +2,7 @@
 //! the agents. What is to be asked for is decided by [`keeptime_mpiqos::desk`].
 
 mod goal;
+mod post;
 
 use crate::agents::Hub;
 use crate::core::{Handle, Unavailable};
@@ -20,21 +21,25 @@ use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::WallTime;
 use keeptime_mpiqos::desk::{Desk, Situation, Step};
 use keeptime_mpiqos::wire::{Answer, RankAnswer, RankState};
+use post::{Post, Said};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, interval, sleep, timeout};
 
-/// Reports of one job that wait. An agent whose report is not taken reports again.
-const REPORTS_MAX: usize = 4_096;
-/// Bytes of one node's reports that no desk has heard yet, of all jobs: what is made of them takes a few times as much.
-const UNHEARD_BYTES_MAX: usize = 16 * LINE_BYTES_MAX as usize;
-/// A report counts as so many bytes at least: 1,024 of a node wait at the most, which are more than ranks that all ask at
-/// once, and so do desks that it had opened and of which nobody knows yet whether there is such a reservation.
-const REPORT_BYTES_MIN: usize = UNHEARD_BYTES_MAX / 1_024;
+/// Bytes of one node's reports that no desk has heard yet, the newest of each job: what is made of them takes a few times as
+/// much. The ranks of a node say 384 MiB at the most, over so many connections to its agent, in lines of 1 MiB: that fits, with
+/// what was said of others over the connection before.
+const UNHEARD_BYTES_MAX: usize = 32 * LINE_BYTES_MAX as usize;
+/// A report counts as so many bytes at least, which are kept beside it.
+const REPORT_BYTES_MIN: usize = 1 << 10;
+/// Desks that one node has opened and of which nobody knows yet whether there is such a reservation, in which it has a part:
+/// more than its agent has connections, and fewer than may wait for a look at the state. What it says to others that are open is
+/// taken beside these.
+const OPENED_MAX: usize = 1_024;
 /// A desk that nobody says anything to for so long is closed, if nothing is asked for there.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// Agents come back and report within this time after the broker started, and ranks to an agent that
@@ -52,10 +57,17 @@ const AGAIN_AFTER: Duration = Duration::from_millis(250);
 /// One for each job that has ranks.
 pub struct Desks {
     place: Arc<Place>,
-    open: Mutex<BTreeMap<reservation::Handle, Sender<Said>>>,
-    /// Room for reports of each node, in bytes.
-    unheard: BTreeMap<NodeIndex, Arc<Semaphore>>,
+    open: Mutex<BTreeMap<reservation::Handle, Arc<Post>>>,
+    rooms: BTreeMap<NodeIndex, Room>,
     arrivals: Mutex<Vec<Arrival>>,
+}
+
+/// Whoever has the certificate of a node may say what it likes, as fast as it can: so much of it is kept.
+struct Room {
+    /// Of reports that were not heard yet.
+    bytes: Arc<Semaphore>,
+    /// Desks that it has opened and that are not known to be wanted.
+    opened: Arc<Semaphore>,
 }
 
 /// What every desk needs.
@@ -92,17 +104,6 @@ pub struct Report {
     pub bytes: usize,
 }
 
-/// What a desk hears.
-enum Said {
-    Report {
-        report: Report,
-        /// Its room until it was heard.
-        _room: OwnedSemaphorePermit,
-    },
-    /// Nothing is asked for on this node: its agent has long been there, and said nothing.
-    Silence(NodeIndex, Session),
-}
-
 /// A new connection of a node's agent.
 struct Arrival {
     node: NodeIndex,
@@ -119,6 +120,8 @@ struct Open {
     askers: BTreeMap<NodeIndex, Asker>,
     /// Whether anything was said by a node that has a part in the reservation, which is still there.
     is_wanted: bool,
+    /// Taken of the node that opened it until it is known to be wanted.
+    opening: Option<OwnedSemaphorePermit>,
     /// Whether something is to be done that could not be.
     is_behind: bool,
 }
@@ -147,10 +150,9 @@ impl Desks {
         let addresses = topology.nodes().iter().filter_map(address).collect();
         let (began, early_until) = (dates::now(), Instant::now() + EARLY);
         let place = Place { core, hub, nodes: nodes.collect(), addresses, began, early_until };
-        let room = |at| (at, Arc::new(Semaphore::new(UNHEARD_BYTES_MAX)));
-        let unheard = topology.node_indices().map(room).collect();
+        let rooms = topology.node_indices().map(|at| (at, Room::new())).collect();
         let (open, arrivals) = (Mutex::default(), Mutex::default());
-        let desks = Arc::new(Self { place: Arc::new(place), open, unheard, arrivals });
+        let desks = Arc::new(Self { place: Arc::new(place), open, rooms, arrivals });
         vital::spawn("what looks for agents that say nothing", Arc::clone(&desks).count_silence());
         desks
     }
@@ -169,28 +171,40 @@ impl Desks {
             let why = format!("{job} is no reservation of this broker");
             return self.place.refuse(job, &report, &why);
         };
-        if let Some(room) = self.room(&report) {
+        let taken = self.rooms.get(&report.node).and_then(|room| room.take(report.bytes));
+        if let Some(room) = taken {
             self.say(handle, Said::Report { report, _room: room });
         }
-    }
-
-    /// Whoever has the certificate of a node may say what it likes, as fast as it can: so much of it is kept.
-    fn room(&self, report: &Report) -> Option<OwnedSemaphorePermit> {
-        let bytes = report.bytes.clamp(REPORT_BYTES_MIN, UNHEARD_BYTES_MAX);
-        let of_node = Arc::clone(self.unheard.get(&report.node)?);
-        of_node.try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()
     }
 
     /// One that is not taken is not answered: the rank asks again.
     fn say(self: &Arc<Self>, handle: reservation::Handle, said: Said) {
         let mut open = lock(&self.open);
-        let desk = open.entry(handle).or_insert_with(|| {
-            let (sender, reports) = mpsc::channel(REPORTS_MAX);
-            let desks = Arc::clone(self);
-            tokio::spawn(async move { desks.serve(handle, reports).await });
-            sender
-        });
-        let _ = desk.try_send(said);
+        let post = match open.entry(handle) {
+            Entry::Occupied(at) => at.into_mut(),
+            Entry::Vacant(at) => {
+                let (node, _) = said.from();
+                let opening = self.rooms.get(&node).and_then(Room::open);
+                // Silence is told of once, and of reservations that are there.
+                if opening.is_none() && matches!(said, Said::Report { .. }) {
+                    return;
+                }
+                at.insert(self.open(handle, opening))
+            }
+        };
+        post.put(said);
+    }
+
+    fn open(
+        self: &Arc<Self>,
+        handle: reservation::Handle,
+        opening: Option<OwnedSemaphorePermit>,
+    ) -> Arc<Post> {
+        let (desks, post) = (Arc::clone(self), Arc::<Post>::default());
+        let read = Arc::clone(&post);
+        let open = Open { opening, ..Open::default() };
+        tokio::spawn(async move { desks.serve(handle, open, &read).await });
+        post
     }
 
     /// Tells desks of agents that have nothing to say to them.
@@ -227,39 +241,29 @@ impl Desks {
         }
     }
 
-    async fn serve(&self, handle: reservation::Handle, mut reports: Receiver<Said>) {
-        let mut open = Open::default();
+    async fn serve(&self, handle: reservation::Handle, mut open: Open, post: &Post) {
         loop {
-            let mut all = Vec::new();
             let patience = if open.is_behind { AGAIN_AFTER } else { IDLE_MAX };
-            match timeout(patience, reports.recv()).await {
-                Ok(Some(first)) => {
-                    all.push(first);
-                    while let Ok(next) = reports.try_recv() {
-                        all.push(next);
-                    }
+            let is_silent = timeout(patience, post.arrival()).await.is_err();
+            // What has arrived may have been heard in the place of what was said before.
+            if !open.is_behind && post.is_empty() {
+                if is_silent && open.desk.is_idle() && self.close(handle, post) {
+                    return;
                 }
-                Ok(None) => return,
-                Err(_) if open.is_behind => {}
-                Err(_) => {
-                    if open.desk.is_idle() && self.close(handle, &reports) {
-                        return;
-                    }
-                    continue;
-                }
+                continue;
             }
-            self.place.hear(handle, &mut open, all).await;
+            self.place.hear(handle, &mut open, post).await;
             // One that was opened by who has no business there lasts for one look.
-            if !open.is_wanted && self.close(handle, &reports) {
+            if !open.is_wanted && self.close(handle, post) {
                 return;
             }
         }
     }
 
     /// Closes a desk, unless something was said to it meanwhile.
-    fn close(&self, handle: reservation::Handle, reports: &Receiver<Said>) -> bool {
+    fn close(&self, handle: reservation::Handle, post: &Post) -> bool {
         let mut desks = lock(&self.open);
-        let is_done = reports.is_empty();
+        let is_done = post.is_empty();
         if is_done {
             desks.remove(&handle);
         }
@@ -267,17 +271,44 @@ impl Desks {
     }
 }
 
+impl Room {
+    fn new() -> Self {
+        let of = |count| Arc::new(Semaphore::new(count));
+        Self { bytes: of(UNHEARD_BYTES_MAX), opened: of(OPENED_MAX) }
+    }
+
+    /// Room for a report, if there is any.
+    fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let bytes = bytes.clamp(REPORT_BYTES_MIN, UNHEARD_BYTES_MAX);
+        Arc::clone(&self.bytes).try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()
+    }
+
+    /// Room for a desk that is opened.
+    fn open(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.opened).try_acquire_owned().ok()
+    }
+}
+
+impl Open {
+    fn is_wanted_after_all(&mut self) {
+        (self.is_wanted, self.opening) = (true, None);
+    }
+}
+
 impl Place {
     /// Nodes that have no part in the reservation have no say in it.
-    async fn hear(&self, handle: reservation::Handle, open: &mut Open, all: Vec<Said>) {
+    async fn hear(&self, handle: reservation::Handle, open: &mut Open, post: &Post) {
         let job = handle.job();
         open.is_behind = false;
-        let grant = match self.live(handle).await {
+        let live = self.live(handle).await;
+        // Not before, since what is said meanwhile takes the place of what waits.
+        let all = post.take();
+        let grant = match live {
             Ok(live) => live.grant,
             // The broker ends. The next one hears all of it again.
             Err(Obstacle::NotNow) => return,
             Err(Obstacle::Refused(why)) => {
-                *open = Open::default();
+                *open = Open { opening: open.opening.take(), ..Open::default() };
                 let reports = all.iter().filter_map(|said| match said {
                     Said::Report { report, .. } => Some(report),
                     Said::Silence(..) => None,
@@ -294,14 +325,14 @@ impl Place {
                     self.refuse(&job, &report, "this node has no part in the reservation");
                 }
                 (Said::Report { report: Report { number, ranks, .. }, .. }, Some(name)) => {
-                    open.is_wanted = true;
+                    open.is_wanted_after_all();
                     open.heard.insert(node, session);
                     open.desk.report(name, ranks);
                     // What is answered to the last one is about all that it asks for.
                     open.askers.insert(node, Asker { session, number });
                 }
                 (Said::Silence(..), Some(name)) if open.heard.get(&node) < Some(&session) => {
-                    open.is_wanted = true;
+                    open.is_wanted_after_all();
                     open.desk.report(name, Vec::new());
                 }
                 (Said::Silence(..), _) => {}
@@ -438,15 +469,6 @@ impl Place {
     }
 }
 
-impl Said {
-    fn from(&self) -> (NodeIndex, Session) {
-        match self {
-            Self::Report { report: Report { node, session, .. }, .. }
-            | Self::Silence(node, session) => (*node, *session),
-        }
-    }
-}
-
 impl std::fmt::Debug for Desks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Desks").field("nodes", &self.place.nodes).finish_non_exhaustive()
@@ -489,16 +511,55 @@ mod tests {
         desks.take(&job, report(NodeIndex(0), bytes));
     }
 
+    /// A node says something to the desk that reads this.
+    fn put(post: &Post, node: NodeIndex) {
+        let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        post.put(Said::Report { report: report(node, 10), _room: room });
+    }
+
     // Goal: whoever has a node's certificate has a bounded part of the memory. Method: short reports and long ones of ever more
     // jobs, while nobody says whether there are such reservations.
     #[tokio::test]
     async fn of_what_one_node_says_a_bounded_part_waits_to_be_heard() {
-        for (bytes, count) in [(10, 1_024), (LINE_BYTES_MAX as usize, 16)] {
+        for (bytes, count) in [(10, 1_024), (LINE_BYTES_MAX as usize, 32)] {
             let Still { topology, core: _core, handle, hub, .. } = Still::new();
             let desks = Desks::new(handle, hub, &topology);
             (1..=2 * count).for_each(|number| take(&desks, number, bytes));
             assert_eq!(lock(&desks.open).len() as u64, count, "of {bytes} bytes each");
         }
+    }
+
+    // Goal: no job has the room of others, whatever it says while nobody hears it. Method: one says twice as much as has room,
+    // before and after its desk begins to look whether there is such a reservation; another one is heard of for the first time,
+    // and one that is known says that its ranks have left.
+    #[tokio::test]
+    async fn the_newest_report_of_a_job_takes_the_place_of_those_before() {
+        let Still { topology, core: _core, handle, hub, .. } = Still::new();
+        let desks = Desks::new(handle, hub, &topology);
+        let line = LINE_BYTES_MAX as usize;
+        take(&desks, 2, line);
+        for _ in 0..2 {
+            (0..UNHEARD_BYTES_MAX / line).for_each(|_| take(&desks, 1, line));
+            sleep(BUSY_WAIT).await;
+        }
+        take(&desks, 2, 10);
+        take(&desks, 3, 10);
+        let room = desks.rooms[&NodeIndex(0)].bytes.available_permits();
+        assert_eq!(room, UNHEARD_BYTES_MAX - line - 2 * REPORT_BYTES_MIN);
+        assert_eq!(lock(&desks.open).len(), 3);
+    }
+
+    // Goal: that ranks have left is heard where something may be granted, whatever desks their node opens. Method: as many as it
+    // may open, beside one that is wanted.
+    #[tokio::test]
+    async fn what_is_said_to_an_open_desk_is_taken_whatever_its_node_opens() {
+        let Still { topology, core: _core, handle, hub, .. } = Still::new();
+        let desks = Desks::new(handle, hub, &topology);
+        (1..=2 * OPENED_MAX as u64).for_each(|number| take(&desks, number, 10));
+        let first = Arc::clone(&lock(&desks.open)[&reservation::Handle::new(1)]);
+        assert_eq!(first.take().len(), 1);
+        take(&desks, 1, 10);
+        assert_eq!(first.take().len(), 1);
     }
 
     // Method: as many as may wait, which are all told so.
@@ -514,8 +575,9 @@ mod tests {
             }
         };
         timeout(IDLE_MAX / 2, closed).await.unwrap();
-        let room = desks.unheard[&NodeIndex(0)].available_permits();
-        assert_eq!(room, UNHEARD_BYTES_MAX, "there is room for more");
+        let Room { bytes, opened } = &desks.rooms[&NodeIndex(0)];
+        let room = (bytes.available_permits(), opened.available_permits());
+        assert_eq!(room, (UNHEARD_BYTES_MAX, OPENED_MAX), "there is room for more");
         handle.stop();
         thread.join().unwrap().unwrap();
     }
@@ -541,13 +603,18 @@ mod tests {
         let granted = Extension { cpu_ppm: CpuPpm::from_percent(30), ..Extension::default() };
         let call = Call::Extend { handle: one, extension: granted.clone() };
         handle.call(ada, call).await.unwrap().unwrap();
-        let room = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
-        let said = vec![Said::Report { report: report(NodeIndex(7), 10), _room: room }];
-        let mut open = Open::default();
-        desks.place.hear(one, &mut open, said).await;
-        assert!(!open.is_wanted);
+        let opened = || desks.rooms[&NodeIndex(0)].opened.available_permits();
+        let opening = desks.rooms[&NodeIndex(0)].open();
+        let (mut open, post) = (Open { opening, ..Open::default() }, Post::default());
+        put(&post, NodeIndex(7));
+        desks.place.hear(one, &mut open, &post).await;
+        assert!(!open.is_wanted && opened() < OPENED_MAX);
         let live = desks.place.live(one).await.unwrap();
         assert_eq!(live.grant.extension, granted);
+        // One that has a part needs none of the room for desks that may be of no use.
+        put(&post, NodeIndex(0));
+        desks.place.hear(one, &mut open, &post).await;
+        assert!(open.is_wanted && opened() == OPENED_MAX);
         handle.stop();
         thread.join().unwrap().unwrap();
     }
@@ -575,10 +642,11 @@ mod tests {
         open.desk.report(&"n1".parse().unwrap(), vec![rank]);
         crowd(&handle).await;
         let one = reservation::Handle::new(1);
-        let heard = timeout(2 * AGAIN_AFTER, desks.place.hear(one, &mut open, Vec::new())).await;
+        let post = Post::default();
+        let heard = timeout(2 * AGAIN_AFTER, desks.place.hear(one, &mut open, &post)).await;
         assert!(heard.is_err() && !open.desk.is_idle(), "it waits");
         let thread = std::thread::spawn(move || core.run());
-        timeout(SOON, desks.place.hear(one, &mut open, Vec::new())).await.unwrap();
+        timeout(SOON, desks.place.hear(one, &mut open, &post)).await.unwrap();
         assert!(open.desk.is_idle(), "there is no such reservation");
         handle.stop();
         thread.join().unwrap().unwrap();
