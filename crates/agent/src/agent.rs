@@ -48,7 +48,8 @@ impl<E: Enforcer> Agent<E> {
     /// was never asked for.
     ///
     /// # Errors
-    /// If the record cannot be read. That the kernel does not agree yet is repaired by [`Self::tick`].
+    /// If the record cannot be read, or is not there while jobs are enforced. That the kernel does not agree yet is repaired by
+    /// [`Self::tick`].
     pub fn start(
         node: Name,
         capacity: Capacity,
@@ -56,10 +57,10 @@ impl<E: Enforcer> Agent<E> {
         enforcer: E,
         now: WallTime,
     ) -> Result<Self, StoreError> {
-        let book = store.load()?;
-        let (programs, restrained) = Default::default();
         // What the kernel enforces had begun for the agent before this one.
         let enforced = enforcer.enforced();
+        let book = store.load_beside(&enforced)?;
+        let (programs, restrained) = Default::default();
         let begun = book.assignments().values().filter(|a| enforced.contains(&a.job));
         let begun = begun.map(|a| (a.job.clone(), a.from_unix_nanos)).collect();
         let mut agent = Self {

@@ -1,5 +1,8 @@
-//! That one agent serves a node: a lock beside its socket, which the kernel lets go of when the agent ends, in whichever way.
+//! That one agent serves a node: a lock beside its socket, and one on its control group and its device, for those with
+//! another configuration. The kernel lets go of them when the agent ends, in whichever way.
 
+use crate::enforcer::BoxedError;
+use keeptime_linux::cgroup::{CgroupError, Group, GroupClaim};
 use keeptime_linux::process::Identity;
 use nix::fcntl::OFlag;
 use std::ffi::OsString;
@@ -19,6 +22,8 @@ const TRIES_MAX: usize = 8;
 /// How often, and how long after each other, it is looked who holds it: that is noted right after it is taken.
 const LOOKS_MAX: usize = 10;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How often what an agent has is tried again: one that was killed lets go of it within this second.
+const SHARED_TRIES_MAX: usize = 100;
 /// More than the number of a process is long.
 const NOTE_BYTES_MAX: usize = 16;
 
@@ -39,6 +44,18 @@ pub enum ClaimError {
     Answered {
         /// The socket.
         socket: PathBuf,
+    },
+    /// An agent with another socket has what this one would have, too.
+    #[error(
+        "an agent runs here: {holder} has {what}; end it first, or name another `{key}` in the configuration"
+    )]
+    Shared {
+        /// Who, as far as that is known.
+        holder: String,
+        /// What: a control group or a device.
+        what: String,
+        /// What names it in a configuration.
+        key: &'static str,
     },
     /// The lock cannot be used.
     #[error("cannot lock {}", lock.display())]
@@ -88,6 +105,49 @@ impl Claim {
     pub fn remove(self) -> io::Result<()> {
         fs::remove_file(&self.lock)
     }
+}
+
+/// Takes the control group of a node, so that no agent with another socket has it.
+///
+/// # Errors
+/// [`ClaimError::Shared`], or the kernel refuses.
+pub(crate) fn take_group(group: &Group) -> Result<GroupClaim, BoxedError> {
+    let claim = patiently(|| Ok(group.claim()?.ok_or(())))?;
+    let shared = |()| ClaimError::Shared {
+        holder: "another process".into(),
+        what: format!("the control group {}", group.path().display()),
+        key: "cgroup",
+    };
+    Ok(claim.map_err(shared)?)
+}
+
+/// Takes the device of this name and number in the network namespace of the calling thread, in the place of the former one.
+///
+/// # Errors
+/// As [`take_group`].
+pub(crate) fn take_device(claim: &GroupClaim, name: &str, ifindex: u32) -> Result<(), BoxedError> {
+    let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
+    let number = format!("{namespace}.{ifindex}");
+    let taken = patiently(|| Ok(claim.take_device(&number)?.map_or(Ok(()), Err)))?;
+    let shared = |group: PathBuf| ClaimError::Shared {
+        holder: format!("that of the control group {}", group.display()),
+        what: format!("the device {name}"),
+        key: "device",
+    };
+    Ok(taken.map_err(shared)?)
+}
+
+/// Tries until nobody has it, for a second at most. The inner error is whoever has it.
+fn patiently<T, H>(
+    mut take: impl FnMut() -> Result<Result<T, H>, CgroupError>,
+) -> Result<Result<T, H>, CgroupError> {
+    for _ in 1..SHARED_TRIES_MAX {
+        match take()? {
+            Err(_) => std::thread::sleep(LOOK_EVERY),
+            taken => return Ok(taken),
+        }
+    }
+    take()
 }
 
 /// Takes the lock, for as long as the file is open.

@@ -10,13 +10,14 @@ mod unenforced;
 pub use unenforced::Unenforced;
 
 use crate::book::Capacity;
+use crate::claim::{self, ClaimError};
 use crate::config::Config;
 use crate::enforcer::{BindError, BoxedError, Enforcer, Failures};
 use crate::shares::{DiskShares, are_kept_from_user_space, disk_shares};
 use crate::wire::{DiskStatus, FlowStatus, JobStatus};
 use cpu::CpuKeeper;
 use keeptime_control::admission::Bounds;
-use keeptime_linux::cgroup::{CgroupError, Group, Hierarchies};
+use keeptime_linux::cgroup::{CgroupError, Group, GroupClaim, Hierarchies};
 use keeptime_linux::counters::{ClassCounters, class_counters};
 use keeptime_linux::egress::{self, Egress, Flow, Link};
 use keeptime_linux::flows::{self, FlowKey, FlowTable, Flows, FlowsError, Settings};
@@ -48,6 +49,8 @@ pub struct Kernel {
     place: Place,
     link: Link,
     group: Group,
+    /// That no other agent has the group, or the device.
+    claim: GroupClaim,
     cpu: CpuKeeper,
     /// What may be reserved of the disks.
     disks: BTreeMap<DiskId, DiskRates>,
@@ -118,7 +121,11 @@ impl Kernel {
     pub fn open(config: &Config, group: &Path, guard: &[OsString]) -> Result<Self, BoxedError> {
         let mut socket = Socket::open()?;
         let ifindex = device(&mut socket, &config.device)?.ok_or_else(|| no_device(config))?;
-        Self::at(ifindex, socket, config, group, guard)
+        let kernel = Self::at(ifindex, socket, config, group, guard)?;
+        if let Err(error) = complete_bound(&kernel.group) {
+            tracing::error!("what was bound may not have its job's limits: {}", chain(&error));
+        }
+        Ok(kernel)
     }
 
     /// The same with the device of this index, or with [`NO_DEVICE`]: then nothing can be enforced, and what is there can be
@@ -137,6 +144,11 @@ impl Kernel {
         let group = Hierarchies::discover_any()?.group(group)?;
         // After a boot it is not there. Jobs are told apart by their groups' numbers: without them nothing can be enforced.
         group.create_known()?;
+        // Before anything of another agent's is touched, as what it holds.
+        let claim = claim::take_group(&group)?;
+        if ifindex != NO_DEVICE {
+            claim::take_device(&claim, &config.device, ifindex)?;
+        }
         if let Err(error) = set_free(&group) {
             tracing::error!(
                 "what was scheduled from user space may stand still: {}",
@@ -164,6 +176,7 @@ impl Kernel {
             place,
             link: Link::new(&config.device, config.rate),
             group,
+            claim,
             cpu,
             disks: config.disk_rates(),
             leaves_slurm: config.leaves_slurm,
@@ -385,14 +398,16 @@ impl Kernel {
     }
 
     /// Turns to what has the device's name now, where the device itself is gone. Whether that is so.
-    fn follow_device(&mut self) -> bool {
+    fn follow_device(&mut self) -> Result<bool, BoxedError> {
         let there = interfaces(&mut self.socket).unwrap_or_default();
         let Some(ifindex) = successor(&self.link.name, self.place.ifindex, &there) else {
-            return false;
+            return Ok(false);
         };
+        Flows::check_device(&mut self.socket, ifindex)?;
+        claim::take_device(&self.claim, &self.link.name, ifindex)?;
         tracing::warn!("{} was taken away and is there again", self.link.name);
         self.place.ifindex = ifindex;
-        true
+        Ok(true)
     }
 
     /// Class counters of the entries of one job, by destination.
@@ -424,8 +439,12 @@ impl Enforcer for Kernel {
         };
         failures.add(self.limit_disks(&standing));
         let mut egress = self.set_egress(&standing);
-        if egress.is_err() && self.follow_device() {
-            egress = self.set_egress(&standing);
+        if egress.is_err() {
+            egress = match self.follow_device() {
+                Ok(true) => self.set_egress(&standing),
+                Ok(false) => egress,
+                Err(error) => Err(error),
+            };
         }
         failures.note_of_all(egress);
         failures.into_result()
@@ -533,15 +552,17 @@ impl Enforcer for Kernel {
 /// [`user_level::guard::serve`], for the node's group, which is its last argument.
 ///
 /// # Errors
-/// If a control group that cannot be used now has jobs of an earlier agent: without it nobody would end them.
+/// If a control group that cannot be used now has jobs of an earlier agent: without it nobody would end them. If another
+/// agent has that group, or the device; or the device is of a kind whose flows cannot be told apart.
 pub fn enforcer(config: &Config, guard: &[OsString]) -> Result<Box<dyn Enforcer>, BoxedError> {
     let Some(group) = &config.cgroup else {
         let reason = "no control group is configured (that needs root)".into();
         return Ok(Box::new(Unenforced { reason, capabilities: None }));
     };
+    check_device(config)?;
     match Kernel::open(config, group, guard) {
         Ok(kernel) => Ok(Box::new(kernel)),
-        Err(error) if has_jobs(group) => Err(error),
+        Err(error) if has_jobs(group) || error.is::<ClaimError>() => Err(error),
         Err(error) => {
             let reason = chain(error.as_ref());
             Ok(Box::new(Unenforced { reason, capabilities: Some(Capabilities::default()) }))
@@ -558,6 +579,12 @@ fn has_jobs(group: &Path) -> bool {
 /// The jobs that have groups below the node's.
 fn jobs_below(node: &Group) -> Result<Vec<Name>, CgroupError> {
     Ok(node.children()?.iter().filter_map(|name| name.parse().ok()).collect())
+}
+
+/// Has what is bound to jobs be theirs in every hierarchy, where an agent was killed in the middle of that.
+fn complete_bound(node: &Group) -> Result<(), CgroupError> {
+    let mut groups = jobs_below(node)?.into_iter().map(|job| node.child(job.as_str()));
+    groups.try_for_each(|group| group?.complete_borrowed())
 }
 
 /// Waits for the device that `config` names, for a minute at most: after a boot it may come later than its agent, which
@@ -626,6 +653,22 @@ fn expect_gone(socket: &mut Socket, config: &Config) -> Result<(), BoxedError> {
         }
     }
     Ok(())
+}
+
+/// Checks that the device that `config` names is of a kind whose flows can be told apart, where it is there and anything is
+/// to be enforced.
+///
+/// # Errors
+/// If it is not.
+pub fn check_device(config: &Config) -> Result<(), BoxedError> {
+    if config.cgroup.is_none() {
+        return Ok(());
+    }
+    // Whoever uses what cannot be asked now says why, and waits for what is not there yet.
+    let Ok(mut socket) = Socket::open() else { return Ok(()) };
+    let Ok(Some(ifindex)) = device(&mut socket, &config.device) else { return Ok(()) };
+    let checked = Flows::check_device(&mut socket, ifindex);
+    checked.map_err(|error| format!("device {}: {}", config.device, chain(&error)).into())
 }
 
 /// The device of this name, if it is there.

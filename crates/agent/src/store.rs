@@ -4,6 +4,8 @@
 //! a [`MemoryFile`].
 
 use crate::book::Book;
+use keeptime_model::name::Name;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -51,7 +53,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// It holds something else.
-    #[error("{path} is not a record of assignments; move it away and the agent starts with none")]
+    #[error("{path} is not a record of assignments; put back one that is, or {END_JOBS}")]
     Corrupt {
         /// The file.
         path: PathBuf,
@@ -59,6 +61,26 @@ pub enum StoreError {
         #[source]
         source: serde_json::Error,
     },
+    /// There is none, and jobs are enforced: an agent that knows nothing of them would end them.
+    #[error(
+        "there is no record of assignments at {path}, and this is enforced here: {}; put it there from where it \
+         was, or {END_JOBS}",
+        names(jobs)
+    )]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// What is enforced.
+        jobs: BTreeSet<Name>,
+    },
+}
+
+/// What to do where nobody has the record.
+const END_JOBS: &str =
+    "end this node's jobs, with their processes, by `keeptime agent clear --end-jobs`";
+
+fn names(jobs: &BTreeSet<Name>) -> String {
+    jobs.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")
 }
 
 impl Store {
@@ -77,13 +99,30 @@ impl Store {
     /// # Errors
     /// If the file cannot be read or holds something else.
     pub fn load(&self) -> Result<Book, StoreError> {
+        Ok(self.find()?.unwrap_or_default())
+    }
+
+    /// As [`Self::load`], where this is `enforced`: whoever does not find these jobs would end them.
+    ///
+    /// # Errors
+    /// If the file cannot be read or holds something else, or is not there and something is enforced.
+    pub fn load_beside(&self, enforced: &BTreeSet<Name>) -> Result<Book, StoreError> {
+        match self.find()? {
+            None if !enforced.is_empty() => {
+                Err(StoreError::Missing { path: self.path.clone(), jobs: enforced.clone() })
+            }
+            found => Ok(found.unwrap_or_default()),
+        }
+    }
+
+    fn find(&self) -> Result<Option<Book>, StoreError> {
         let text = match self.read() {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Book::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(self.io("read", source)),
         };
-        serde_json::from_slice(&text)
-            .map_err(|source| StoreError::Corrupt { path: self.path.clone(), source })
+        let book = serde_json::from_slice(&text);
+        book.map(Some).map_err(|source| StoreError::Corrupt { path: self.path.clone(), source })
     }
 
     /// Saves `book` such that a crash at any moment leaves the old or the new one, whole.
@@ -154,6 +193,22 @@ mod tests {
         assert!(matches!(store.load(), Err(StoreError::Corrupt { .. })));
         fs::write(&store.path, r#"{"a":{"job":"a"}}"#).unwrap();
         assert!(matches!(store.load(), Err(StoreError::Corrupt { .. })));
+    }
+
+    // Goal: a record that was moved away ends nobody's job. Method: none beside what is enforced, beside nothing, and an empty
+    // one, by which somebody says that nothing is to go on.
+    #[test]
+    fn without_a_record_nothing_may_be_enforced() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(&directory.path().join("assignments.json"));
+        let enforced = BTreeSet::from(["r1".parse().unwrap(), "r2".parse().unwrap()]);
+        assert_eq!(store.load_beside(&BTreeSet::new()).unwrap(), Book::default());
+        let missing = store.load_beside(&enforced).unwrap_err().to_string();
+        for part in ["assignments.json", "r1, r2", "agent clear --end-jobs"] {
+            assert!(missing.contains(part), "{missing}");
+        }
+        store.save(&Book::default()).unwrap();
+        assert_eq!(store.load_beside(&enforced).unwrap(), Book::default());
     }
 
     #[test]

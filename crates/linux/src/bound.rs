@@ -19,22 +19,43 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Origin(String);
 
+/// A process that was just taken in, with what it has started since.
+#[derive(Debug)]
+pub struct Borrowed {
+    inner: PathBuf,
+}
+
 impl Group {
-    /// Takes a process in, to be given back. One that is in the group already stays as it is. Its
+    /// Takes a process in, to be given back. Nothing for one that is in the group already, which stays there. Its
     /// open sockets stay with the group in which they were made. Whoever has its number meanwhile is put
     /// back to where the process was.
     ///
     /// # Errors
     /// If the process or the group is away, or the kernel refuses (a kernel thread).
-    pub fn borrow(&self, process: Identity) -> Result<(), CgroupError> {
-        let Some(origin) = self.origin_of(process.pid)? else { return Ok(()) };
+    pub fn borrow(&self, process: Identity) -> Result<Option<Borrowed>, CgroupError> {
+        let Some(origin) = self.origin_of(process.pid)? else {
+            if let Some(inner) = self.inner_of(process.pid)? {
+                self.complete(&inner)?;
+            }
+            return Ok(None);
+        };
         let inner = new_group(&self.in_version_2()?)?;
         set_attribute(&inner, ORIGIN, origin.0.as_bytes())?;
         let moved = self.move_into_inner(&inner, process.pid).and_then(|()| check_same(process));
         if moved.is_err() {
             self.give_back_from(&inner)?;
         }
-        moved
+        moved.map(|()| Some(Borrowed { inner }))
+    }
+
+    /// Has all that were taken in be in every hierarchy: an agent that was killed in the middle has moved them in the one
+    /// of version 2 alone.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn complete_borrowed(&self) -> Result<(), CgroupError> {
+        let inner = inner_groups(&self.in_version_2()?)?;
+        inner.iter().try_for_each(|inner| self.complete(inner))
     }
 
     /// As [`Self::borrow`], for a process of a service: all that came from one place have one group.
@@ -112,10 +133,26 @@ impl Group {
     fn move_into_inner(&self, inner: &Path, pid: i32) -> Result<(), CgroupError> {
         // In version 2 first: from then on it is known to be borrowed.
         move_into(inner, pid)?;
+        self.others().try_for_each(|directory| move_into(&directory, pid))?;
+        self.complete(inner)
+    }
+
+    /// Has all that is in the group `inner` be this group's in the other hierarchies, too.
+    fn complete(&self, inner: &Path) -> Result<(), CgroupError> {
+        self.others().try_for_each(|directory| take_along(inner, &directory))
+    }
+
+    /// Its directories but the one of version 2.
+    fn others(&self) -> impl Iterator<Item = PathBuf> {
         let others = self.hierarchies().iter().filter(|h| h.controller().is_some());
-        let others: Vec<_> = others.map(|h| h.root().join(self.path())).collect();
-        others.iter().try_for_each(|directory| move_into(directory, pid))?;
-        others.iter().try_for_each(|directory| take_along(inner, directory))
+        others.map(|h| h.root().join(self.path()))
+    }
+
+    /// The group inside in which a process is that was taken in.
+    fn inner_of(&self, pid: i32) -> Result<Option<PathBuf>, CgroupError> {
+        let origin = Origin::of(pid)?;
+        let inner = origin.path(None).and_then(|path| inner_name(self.path(), path));
+        inner.map(|name| Ok(self.in_version_2()?.join(name))).transpose()
     }
 
     /// The processes that were taken in, and those that they started since.
@@ -142,6 +179,14 @@ impl Group {
             }
         }
         Ok(pids)
+    }
+
+    /// Lets those go back of one call of [`Self::borrow`].
+    ///
+    /// # Errors
+    /// As [`Self::give_back`].
+    pub fn undo_borrow(&self, borrowed: &Borrowed) -> Result<(), CgroupError> {
+        self.give_back_from(&borrowed.inner)
     }
 
     /// Lets all of them go back to where they were, or to the root of the hierarchy if that is no
@@ -268,6 +313,13 @@ fn make_group(directory: &Path) -> Result<Option<PathBuf>, CgroupError> {
     Ok(None)
 }
 
+/// The group of those taken in, inside of `group`, that the path of a process names; nothing if it names none.
+fn inner_name<'a>(group: &Path, path: &'a str) -> Option<&'a str> {
+    let below = Path::new(path.trim_start_matches('/')).strip_prefix(group).ok()?;
+    let name = below.components().next()?.as_os_str().to_str()?;
+    name.starts_with(PREFIX).then_some(name)
+}
+
 fn inner_groups(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     let entries = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -350,6 +402,7 @@ pub(crate) const ROUNDS: usize = 100;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cgroup::{Hierarchies, V1, V2};
     use proptest::prelude::*;
 
     #[test]
@@ -422,6 +475,38 @@ mod tests {
         take_along(&inner, &with).unwrap();
         assert_eq!(list(&with).unwrap(), "7\n8\n", "who is there is not moved again");
         assert!(take_along(&inner, &root.path().join("away")).unwrap_err().is_away());
+    }
+
+    // Goal: an agent that was killed while it took a process in has not left it without the job's limits. Method: files in the
+    // place of the kernel's lists, of which only that of version 2 has the process.
+    #[test]
+    fn what_was_taken_in_halfway_is_taken_in_whole() {
+        let (cpu, unified) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = Path::new("keeptime/n1/r1");
+        let list = |directory: &Path, pids: &str| {
+            std::fs::create_dir_all(directory).unwrap();
+            std::fs::write(directory.join("cgroup.procs"), pids).unwrap();
+        };
+        list(&cpu.path().join(path), "7\n");
+        list(&unified.path().join(path).join("_borrowed.0"), "8\n");
+        std::fs::write(unified.path().join("cgroup.controllers"), "").unwrap();
+        let unified = V2::at(unified.path(), 0).unwrap();
+        let all = Hierarchies::of(Some(V1::at(cpu.path())), None, Some(unified)).unwrap();
+        all.group(path).unwrap().complete_borrowed().unwrap();
+        let there = std::fs::read_to_string(cpu.path().join(path).join("cgroup.procs"));
+        assert_eq!(there.unwrap(), "8");
+    }
+
+    #[test]
+    fn the_group_of_those_taken_in_is_known_by_its_path() {
+        let name = |path| inner_name(Path::new("keeptime/n1/r1"), path);
+        assert_eq!(name("/keeptime/n1/r1/_borrowed.3"), Some("_borrowed.3"));
+        assert_eq!(name("/keeptime/n1/r1/_borrowed.3/inside"), Some("_borrowed.3"));
+        for other in
+            ["/keeptime/n1/r1", "/keeptime/n1/r1/_command.0", "/keeptime/n1/r12/_borrowed.3"]
+        {
+            assert_eq!(name(other), None);
+        }
     }
 
     proptest! {

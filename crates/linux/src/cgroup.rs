@@ -5,6 +5,7 @@
 //! version 1, and one of version 2 without controllers whose groups tell packets apart). A [`Group`] is
 //! the same path in every hierarchy that is of use. Every path begins with [`MARK`].
 
+mod claim;
 mod cpu_limit;
 mod ending;
 mod error;
@@ -16,6 +17,7 @@ mod testing;
 mod v1;
 mod v2;
 
+pub use claim::GroupClaim;
 pub use cpu_limit::{CPU_PERIOD, CpuLimit};
 pub use error::CgroupError;
 pub use hierarchies::Hierarchies;

@@ -15,6 +15,8 @@ use crate::tc::{Handle, Hook, attach_program, detach_programs, programs};
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use aya::programs::{ProgramError, SchedClassifier, loaded_programs};
 use aya::{Ebpf, EbpfError, Pod};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkLayerType, LinkMessage};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
@@ -45,6 +47,14 @@ pub struct FlowMark {
 pub struct FlowTable {
     /// By key.
     pub entries: BTreeMap<FlowKey, FlowMark>,
+}
+
+impl FlowTable {
+    /// Whether packets of a group to this address have an entry.
+    pub fn has(&self, cgroup_id: u64, destination: Ipv4Addr) -> bool {
+        let mut entries = [Some(destination), None].into_iter();
+        entries.any(|destination| self.entries.contains_key(&FlowKey { cgroup_id, destination }))
+    }
 }
 
 /// What the program must know besides its table.
@@ -109,6 +119,12 @@ pub enum FlowsError {
     /// Traffic control refused.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
+    /// The interface's frames are not those that the program reads.
+    #[error("its frames are of kind {kind}: flows are told apart in Ethernet frames alone")]
+    NotEthernet {
+        /// As the kernel calls it (`ARPHRD_…`).
+        kind: LinkLayerType,
+    },
     /// The object file lacks a part: a bug of the build.
     #[error("the flow program has no part named {0}")]
     Missing(&'static str),
@@ -144,6 +160,23 @@ pub fn cgroup_level(root: &Path, directory: &Path) -> Option<u32> {
 }
 
 impl Flows {
+    /// Checks that the program can read what leaves the interface: the header of IP is where it is in an Ethernet frame.
+    ///
+    /// # Errors
+    /// [`FlowsError::NotEthernet`], as of InfiniBand or a tunnel; or the interface cannot be looked at.
+    pub fn check_device(socket: &mut Socket, ifindex: u32) -> Result<(), FlowsError> {
+        let mut wanted = LinkMessage::default();
+        wanted.header.index = ifindex;
+        for reply in socket.request(RouteNetlinkMessage::GetLink(wanted), 0)? {
+            let RouteNetlinkMessage::NewLink(link) = reply else { continue };
+            match link.header.link_layer_type {
+                LinkLayerType::Ether | LinkLayerType::Loopback => {}
+                kind => return Err(FlowsError::NotEthernet { kind }),
+            }
+        }
+        Ok(())
+    }
+
     /// Loads the program, fills its table and puts it on the interface, in place of an older one
     /// of ours. Takes some milliseconds; from one packet to the next the new table holds.
     ///
@@ -256,6 +289,15 @@ impl Flows {
     /// [`FlowsError::Map`].
     pub fn bound(&self) -> Result<BTreeMap<u64, u64>, FlowsError> {
         self.bound.iter().collect::<Result<_, _>>().map_err(map_error(BOUND))
+    }
+
+    /// Has the bound sockets be those that [`Self::bound`] has told of before.
+    ///
+    /// # Errors
+    /// [`FlowsError::Map`].
+    pub fn restore_bound(&mut self, before: &BTreeMap<u64, u64>) -> Result<(), FlowsError> {
+        self.retain_bound(|cookie, _| before.contains_key(&cookie))?;
+        before.iter().try_for_each(|(cookie, group)| self.bind(*cookie, *group))
     }
 
     /// Forgets the bound sockets for which `is_kept(cookie, cgroup)` is false.

@@ -47,6 +47,21 @@ fn table(entries: &[(u64, Option<u8>, u16)]) -> FlowTable {
     FlowTable { entries: entries.iter().map(entry).collect::<BTreeMap<_, _>>() }
 }
 
+// What is behind the header of an Ethernet frame is read where that is: other frames would be changed anywhere.
+#[test]
+fn a_device_whose_frames_are_others_is_refused() {
+    in_network_namespace(&[], || {
+        let mut socket = Socket::open().unwrap();
+        Flows::check_device(&mut socket, LOOPBACK).unwrap();
+        let made = Command::new("ip").args(["tuntap", "add", "dev", "t0", "mode", "tun"]).status();
+        let Ok(tunnel) = nix::net::if_::if_nametoindex("t0") else {
+            return skip(&["tun".into()], &format!("there can be no tunnel: {made:?}"));
+        };
+        let refused = Flows::check_device(&mut socket, tunnel).unwrap_err().to_string();
+        assert!(refused.contains("of kind NONE") && refused.contains("Ethernet"), "{refused}");
+    });
+}
+
 // Install, forget, adopt: the table and the settings are those of the forgotten agent, changes
 // hold, and at the end nothing is left.
 #[test]

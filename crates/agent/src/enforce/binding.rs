@@ -3,12 +3,15 @@
 
 use super::{Kernel, destination};
 use crate::enforcer::{BindError, BoxedError};
+use keeptime_linux::bound::Borrowed;
 use keeptime_linux::cgroup::{CgroupError, Group};
+use keeptime_linux::flows::BOUND_SOCKETS_MAX;
 use keeptime_linux::process::{self, Identity};
 use keeptime_linux::sockets::{self, Connection};
 use keeptime_linux::started::Started;
 use keeptime_model::assignment::{AssignedFlow, Assignment};
 use keeptime_model::connection::ConnectionPattern;
+use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::service::ServiceName;
 use std::collections::{BTreeMap, BTreeSet};
@@ -147,10 +150,21 @@ impl Kernel {
         Ok(jobs)
     }
 
+    /// Counts sockets to a job: all to whose destination it has a flow, or none. The others are there for a flow that it
+    /// gets later, as long as much of the table is free.
     fn bind_sockets(&mut self, job: &Name, sockets: &[Connection]) -> Result<(), BoxedError> {
         let cgroup_id = self.group.child(job.as_str())?.id()?.id;
+        let table = self.table()?;
         let Some(flows) = &mut self.flows else { return Ok(()) };
-        Ok(sockets.iter().try_for_each(|socket| flows.bind(socket.cookie, cgroup_id))?)
+        let before = flows.bound()?;
+        let has_flow = |socket: &Connection| table.has(cgroup_id, *socket.remote.ip());
+        let bound = sockets.iter().map(|socket| (socket.cookie, has_flow(socket)));
+        let added = worth_binding(bound.collect(), &before);
+        let bound = added.iter().try_for_each(|cookie| flows.bind(*cookie, cgroup_id));
+        if bound.is_err() {
+            flows.restore_bound(&before)?;
+        }
+        Ok(bound?)
     }
 
     /// The connections of this node; those that were bound and are closed make room.
@@ -163,19 +177,55 @@ impl Kernel {
         Ok(all)
     }
 
+    /// All of them, or none.
     fn bind_all(&mut self, job: &Name, processes: &[Identity]) -> Result<(), BoxedError> {
         let group = self.group.child(job.as_str())?;
-        let all = self.connections()?;
-        for process in processes {
-            match group.borrow(*process) {
-                // It has ended meanwhile.
-                Err(error) if error.is_away() && group.is_whole() => continue,
-                borrowed => borrowed?,
+        let mut borrowed = Vec::new();
+        let bound = borrow_each(&group, processes, &mut borrowed)
+            .map_err(BoxedError::from)
+            .and_then(|()| self.bind_open(job, processes));
+        if bound.is_err() {
+            for error in borrowed.iter().filter_map(|one| group.undo_borrow(one).err()) {
+                tracing::error!("what was not bound to {job} is in its group: {}", chain(&error));
             }
-            self.bind_sockets(job, &sockets::of_process(process.pid, &all)?)?;
         }
-        Ok(())
+        bound
     }
+
+    /// Counts the connections that these processes have open to a job.
+    fn bind_open(&mut self, job: &Name, processes: &[Identity]) -> Result<(), BoxedError> {
+        let all = self.connections()?;
+        let mut open = Vec::new();
+        for process in processes {
+            open.extend(sockets::of_process(process.pid, &all)?);
+        }
+        self.bind_sockets(job, &open)
+    }
+}
+
+/// Takes processes in, and notes those that were not there before.
+fn borrow_each(
+    group: &Group,
+    processes: &[Identity],
+    borrowed: &mut Vec<Borrowed>,
+) -> Result<(), CgroupError> {
+    for process in processes {
+        match group.borrow(*process) {
+            // It has ended meanwhile.
+            Err(error) if error.is_away() && group.is_whole() => {}
+            taken => borrowed.extend(taken?),
+        }
+    }
+    Ok(())
+}
+
+/// Which of these sockets, by their cookies, are bound beside those that are: all that have a flow, and then as many of the
+/// others as leave half of the table free.
+fn worth_binding(sockets: BTreeMap<u64, bool>, bound: &BTreeMap<u64, u64>) -> Vec<u64> {
+    let (having, others): (Vec<_>, Vec<_>) =
+        sockets.into_iter().partition(|(_, has_flow)| *has_flow);
+    let room = (BOUND_SOCKETS_MAX / 2).saturating_sub(bound.len() + having.len());
+    having.into_iter().chain(others.into_iter().take(room)).map(|(cookie, _)| cookie).collect()
 }
 
 /// Of `proctrack/cgroup` with control groups of version 2 (cgroup.conf(5): `slurmstepd.scope`, of one node with several
@@ -191,6 +241,21 @@ fn failed(error: impl Into<BoxedError>) -> BindError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Goal: a busy server does not keep others from being bound by connections that nothing was reserved for. Method: more of
+    // those than the table holds, beside some with a flow.
+    #[test]
+    fn sockets_without_a_flow_take_only_room_that_nobody_needs() {
+        let most = BOUND_SOCKETS_MAX as u64;
+        let sockets = |count: u64| (0..count).map(|cookie| (cookie, cookie % 1_000 == 999));
+        let few = worth_binding(sockets(2_000).collect(), &BTreeMap::new());
+        assert_eq!(few.len(), 2_000);
+        let many = worth_binding(sockets(2 * most).collect(), &BTreeMap::new());
+        assert_eq!(many.len() as u64, most / 2);
+        assert_eq!(many[..3], [999, 1_999, 2_999]);
+        let bound = (most..2 * most).map(|cookie| (cookie, 7)).collect();
+        assert_eq!(worth_binding(sockets(2_000).collect(), &bound), [999, 1_999]);
+    }
 
     #[test]
     fn groups_of_slurm_are_known_by_its_scope() {

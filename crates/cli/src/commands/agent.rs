@@ -183,6 +183,7 @@ fn names(jobs: &BTreeSet<Name>) -> String {
 
 fn run_agent(path: &Path, check: bool) -> Result<()> {
     let config = read_config(path)?;
+    enforce::check_device(&config).map_err(anyhow::Error::from_boxed)?;
     if check {
         return Ok(());
     }

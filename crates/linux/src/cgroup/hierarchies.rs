@@ -60,7 +60,7 @@ impl Hierarchies {
         Self::any_of(cpu, disk, unified).with_cpu()
     }
 
-    fn any_of(cpu: Option<V1>, disk: Option<V1Disk>, unified: Option<V2>) -> Self {
+    pub(super) fn any_of(cpu: Option<V1>, disk: Option<V1Disk>, unified: Option<V2>) -> Self {
         let in_v2 = unified.as_ref().filter(|v2| v2.has("io")).map(|v2| Throttle::v2(v2.root()));
         let throttle = disk.as_ref().map(|disk| Throttle::v1(disk.root())).or(in_v2);
         // Both controllers may be mounted at one place: then it is one hierarchy.
