@@ -13,6 +13,7 @@ use keeptime::machine::Machine;
 use keeptime::rate::door::{Answer, Asked, RateView, ask};
 use keeptime::rate::steering::{Phase, Wanted};
 use keeptime_control::Policy;
+use keeptime_launch::process::Said;
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::goal::Goal;
 use keeptime_model::reservation::Handle;
@@ -89,8 +90,9 @@ pub fn run(out: &Path) -> Result<()> {
         let stopped = || ended.load(Ordering::SeqCst);
         let runs = scope.spawn(move || {
             // It is stopped, and so never ends well.
-            let ran = held.run(&stopped, &mut |line| {
-                let told = line.split_whitespace().next() == Some(word);
+            let ran = held.run(&stopped, &mut |said| {
+                let is_told = |line: &str| line.split_whitespace().next() == Some(word);
+                let told = matches!(said, Said::Out(line) if is_told(line));
                 lines.fetch_add(u64::from(told), Ordering::SeqCst);
             });
             ran.err()

@@ -4,10 +4,10 @@
 use crate::cluster::Cluster;
 use crate::hold::Hold;
 use crate::interrupt;
-use anyhow::Result;
+use anyhow::{Error, Result};
 use keeptime_launch::mpi::{Flavour, Mpi};
-use keeptime_launch::process::{Progress, RunError, run_within};
-use keeptime_launch::told_time::told_time;
+use keeptime_launch::process::{Progress, RunError, Said, run_within};
+use keeptime_launch::told_time::Told;
 use keeptime_model::application::{Application, Parameters, TimeSource};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, NodeChoice, Resources};
@@ -15,6 +15,7 @@ use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Nanos};
 use nix::sys::signal::Signal;
 use std::iter;
+use std::time::Duration;
 use thiserror::Error;
 
 /// One run.
@@ -98,7 +99,26 @@ pub fn reserve_and_run(
     execute(cluster, mpi, run, &hold, stopped, &mut |_| {})
 }
 
-/// Runs under `hold`, bounded by the application's time limit. `on_line` sees its output.
+/// Shows a user what a program says, each line where it was printed; with `--json` standard output is for that alone.
+pub fn pass_on(said: Said<'_>, json: bool) {
+    match said {
+        Said::Out(line) if !json => println!("  | {line}"),
+        Said::Out(line) | Said::Err(line) => eprintln!("  | {line}"),
+    }
+}
+
+/// The error of a run whose output was passed on: what it said last need not be told again.
+pub fn heard(error: Error) -> Error {
+    match error.downcast() {
+        Ok(ExecuteError::Run(RunError::Failed { status, .. })) => {
+            ExecuteError::Run(RunError::Failed { status, stderr: Vec::new() }).into()
+        }
+        Ok(error) => error.into(),
+        Err(error) => error,
+    }
+}
+
+/// Runs under `hold`, bounded by the application's time limit. `on_said` sees its output.
 ///
 /// # Errors
 /// [`ExecuteError`], or what kept it from being started.
@@ -108,10 +128,10 @@ pub fn execute(
     run: &Run<'_>,
     hold: &Hold,
     stopped: &dyn Fn() -> bool,
-    on_line: &mut dyn FnMut(&str),
+    on_said: &mut dyn FnMut(Said<'_>),
 ) -> Result<Ran> {
     let limit = run.application.timeout();
-    execute_within(&|| limit, cluster, mpi, run, hold, stopped, on_line)
+    execute_within(&|| limit, cluster, mpi, run, hold, stopped, on_said)
 }
 
 /// The same, bounded by what `limit` says meanwhile: that of the application is for a run at full speed.
@@ -125,7 +145,7 @@ pub fn execute_within(
     run: &Run<'_>,
     hold: &Hold,
     stopped: &dyn Fn() -> bool,
-    on_line: &mut dyn FnMut(&str),
+    on_said: &mut dyn FnMut(Said<'_>),
 ) -> Result<Ran> {
     let application = run.application;
     let command = application.command(run.parameters)?;
@@ -137,9 +157,13 @@ pub fn execute_within(
     let (line, _remote) = cluster.mpi_line(mpi, run.nodes, Some(&hold.job()), &command)?;
     let ended = || stopped() || hold.lost().is_some();
     let mut told = Told::nothing(application.time());
-    let mut watch = |text: &str| {
-        on_line(text);
-        told.see(text)
+    let mut watch = |said: Said<'_>| {
+        on_said(said);
+        let is_told = matches!(said, Said::Out(line) if told.see(line));
+        let within = application.ends_within().filter(|_| is_told);
+        within.map_or(Progress::Running, |within| {
+            Progress::EndsWithin(Duration::from_nanos(within.get()))
+        })
     };
     // What is lost is ended on its nodes: the run may notice before its holder is told.
     let failed = |error| match hold.confirm_lost() {
@@ -157,36 +181,11 @@ pub fn execute_within(
         };
         ExecuteError::NoTime { application: application.name().clone(), expected }
     })?;
+    if let (true, Some(within)) = (outcome.lingered, application.ends_within()) {
+        let name = application.name();
+        tracing::warn!("{name} had told its time and did not end within {within}: it was ended");
+    }
     Ok(Ran { time, wall: outcome.wall, stdout: outcome.stdout })
-}
-
-/// The time that an application tells, read as its lines pass: of those only the last are kept.
-struct Told<'a> {
-    source: &'a TimeSource,
-    last: Option<Nanos>,
-}
-
-impl<'a> Told<'a> {
-    fn nothing(source: &'a TimeSource) -> Self {
-        Self { source, last: None }
-    }
-
-    fn see(&mut self, line: &str) -> Progress {
-        // What takes the time of the whole run is not told by any line.
-        let told = told_time(self.source, [line], Nanos::default());
-        match told.filter(|time| *time > Nanos::default()) {
-            Some(time) => {
-                self.last = Some(time);
-                Progress::Told
-            }
-            None => Progress::Running,
-        }
-    }
-
-    /// That of a run which took `wall`; nothing if it should have been told and was not.
-    fn time(&self, wall: Nanos) -> Option<Nanos> {
-        self.last.or_else(|| told_time(self.source, [], wall))
-    }
 }
 
 /// A user's signal that has come for the program, if its launcher knows what to do with it.
@@ -200,39 +199,4 @@ fn signal_for(flavour: Flavour) -> Option<Signal> {
         }
         is_passed_on
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use keeptime_launch::process::run;
-
-    const WALL: Nanos = Nanos::from_secs(9);
-
-    // Goal: a time counts however much is printed after it. Method: a program that prints more lines than are kept.
-    #[test]
-    fn a_time_is_not_lost_behind_what_is_printed_after_it() {
-        let command = ["sh", "-c", "echo time 5.25; seq 5000"].map(String::from);
-        let source = TimeSource::Stdout("time".into());
-        let mut told = Told::nothing(&source);
-        let limit = Nanos::from_secs(60);
-        let outcome = run(&command, limit, &|| false, &mut |line| told.see(line)).unwrap();
-        assert!(!outcome.stdout.iter().any(|line| line.starts_with("time")));
-        assert_eq!(told.time(outcome.wall), Some(Nanos::from_millis(5_250)));
-    }
-
-    #[test]
-    fn the_last_time_that_is_told_counts_and_a_run_that_has_to_tell_none_took_its_own() {
-        let seen = |source: &TimeSource, lines: &[&str]| {
-            let mut told = Told::nothing(source);
-            let progress: Vec<_> = lines.iter().map(|line| told.see(line)).collect();
-            (progress, told.time(WALL))
-        };
-        let source = TimeSource::Stdout("time".into());
-        let (progress, time) = seen(&source, &["time 1", "time 0.5", "more"]);
-        assert_eq!(progress, [Progress::Told, Progress::Told, Progress::Running]);
-        assert_eq!(time, Some(Nanos::from_millis(500)));
-        assert_eq!(seen(&source, &["more"]).1, None);
-        assert_eq!(seen(&TimeSource::Wall, &["time 1"]), (vec![Progress::Running], Some(WALL)));
-    }
 }

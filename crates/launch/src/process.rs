@@ -21,17 +21,26 @@ const LINES_WAITING: usize = 256;
 const LINE_LENGTH_MAX: u64 = 64 * 1024;
 /// How long the process group has to go after SIGTERM before it gets SIGKILL.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long a run may go on without a word once it has told its result. Debian's MPICH 4.0.2 over UCX now and
-/// then never returns from MPI_Finalize, long after the last result.
-const LINGER: Duration = Duration::from_secs(3);
+/// How long a run may go on without a word once it has told its result, where it is known that only its end is left. Debian's
+/// MPICH 4.0.2 over UCX now and then never returns from MPI_Finalize, long after the last result.
+pub const LINGER: Duration = Duration::from_secs(3);
+
+/// A line that a run prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Said<'a> {
+    /// To its standard output.
+    Out(&'a str),
+    /// To its standard error.
+    Err(&'a str),
+}
 
 /// What a line of output means for the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// It goes on.
     Running,
-    /// Its result is told: all that is left is to end.
-    Told,
+    /// Its result is told: all that is left is to end, within this time after the last line.
+    EndsWithin(Duration),
 }
 
 /// What a run printed and how long it took.
@@ -82,8 +91,8 @@ pub enum RunError {
 }
 
 /// Runs `command` in a process group of its own until it ends, `limit` passes, or `stopped` says so.
-/// `on_line` sees every line of standard output as it comes; once it says [`Progress::Told`], the
-/// run has three seconds to end or to print another line, and counts even if it has to be ended. A program
+/// `on_line` sees every line of standard output as it comes; once it says [`Progress::EndsWithin`], the
+/// run has that time to end or to print another line, and counts even if it has to be ended. A program
 /// that prints faster than `on_line` takes has to wait for it. Blocks; looks at `stopped` at least ten times a second.
 ///
 /// # Errors
@@ -95,11 +104,15 @@ pub fn run(
     stopped: &dyn Fn() -> bool,
     on_line: &mut dyn FnMut(&str) -> Progress,
 ) -> Result<Outcome, RunError> {
-    run_within(command, &|| limit, &|| None, stopped, on_line)
+    run_within(command, &|| limit, &|| None, stopped, &mut |said| match said {
+        Said::Out(line) => on_line(line),
+        Said::Err(_) => Progress::Running,
+    })
 }
 
 /// The same with a limit that may change while it runs, and with signals that the command is to have; each is asked for at
-/// least ten times a second. They are for the command alone: it knows which of its processes they mean.
+/// least ten times a second. They are for the command alone: it knows which of its processes they mean. `on_said` sees what
+/// comes by standard error, too.
 ///
 /// # Errors
 /// As [`run`].
@@ -108,7 +121,7 @@ pub fn run_within(
     limit: &dyn Fn() -> Nanos,
     signals: &dyn Fn() -> Option<Signal>,
     stopped: &dyn Fn() -> bool,
-    on_line: &mut dyn FnMut(&str) -> Progress,
+    on_said: &mut dyn FnMut(Said<'_>) -> Progress,
 ) -> Result<Outcome, RunError> {
     let started = Instant::now();
     let mut child = spawn(command)?;
@@ -122,31 +135,38 @@ pub fn run_within(
     };
     let output = read_both(&mut child);
     let mut kept = Kept::default();
-    // Once its result is told: by when it has to have ended.
-    let mut lingers_until: Option<Instant> = None;
-    let is_over = |lingers_until: Option<Instant>| {
+    // Once its result is told: how long it may say nothing, and when it said something.
+    let mut lingers: Option<(Duration, Instant)> = None;
+    let is_over = |lingers: Option<(Duration, Instant)>| {
         if stopped() {
             return Some(End::Stopped);
         }
-        let late = started + Duration::from_nanos(limit().get());
-        let until = lingers_until.map_or(late, |until| until.min(late));
-        (Instant::now() >= until).then_some(End::Late)
+        if started.elapsed() >= Duration::from_nanos(limit().get()) {
+            return Some(End::Late);
+        }
+        let is_silent = |(within, since): (Duration, Instant)| since.elapsed() >= within;
+        lingers.is_some_and(is_silent).then_some(End::Lingered)
     };
     let mut end = loop {
         match output.recv_timeout(Duration::from_millis(100)) {
             Ok(Line::Out(line)) => {
                 // What still prints may tell another result, of which the last one counts.
-                if on_line(&line) == Progress::Told || lingers_until.is_some() {
-                    lingers_until = Some(Instant::now() + LINGER);
-                }
+                let within = match on_said(Said::Out(&line)) {
+                    Progress::EndsWithin(within) => Some(within),
+                    Progress::Running => lingers.map(|(within, _)| within),
+                };
+                lingers = within.map(|within| (within, Instant::now()));
                 keep(&mut kept.stdout, line);
             }
-            Ok(Line::Err(line)) => keep(&mut kept.stderr, line),
+            Ok(Line::Err(line)) => {
+                on_said(Said::Err(&line));
+                keep(&mut kept.stderr, line);
+            }
             Err(RecvTimeoutError::Disconnected) => break None,
             Err(RecvTimeoutError::Timeout) => {}
         }
         pass_on();
-        if let Some(end) = is_over(lingers_until) {
+        if let Some(end) = is_over(lingers) {
             break Some(end);
         }
     };
@@ -160,7 +180,7 @@ pub fn run_within(
             break;
         }
         std::thread::sleep(Duration::from_millis(2));
-        end = is_over(lingers_until);
+        end = is_over(lingers);
     }
     if status.is_none() {
         end_group(&mut child, &output).map_err(failed)?;
@@ -169,7 +189,7 @@ pub fn run_within(
     let (stdout, stderr) = (kept.stdout.into(), kept.stderr.into());
     match status {
         _ if end == Some(End::Stopped) => Err(RunError::Stopped),
-        None if lingers_until.is_none() => Err(RunError::TimedOut { limit: limit(), stderr }),
+        None if end == Some(End::Late) => Err(RunError::TimedOut { limit: limit(), stderr }),
         Some(status) if !status.success() => Err(RunError::Failed { status, stderr }),
         status => Ok(Outcome { wall, stdout, stderr, lingered: status.is_none() }),
     }
@@ -180,6 +200,7 @@ pub fn run_within(
 enum End {
     Stopped,
     Late,
+    Lingered,
 }
 
 enum Line {
@@ -429,10 +450,34 @@ mod tests {
     fn a_run_that_told_its_result_and_does_not_end_still_counts() {
         let script = shell("echo time 1; sleep 60");
         let outcome = run(&script, Nanos::from_secs(60), &|| false, &mut |line| match line {
-            "time 1" => Progress::Told,
+            "time 1" => Progress::EndsWithin(Duration::from_millis(100)),
             _ => Progress::Running,
         });
         assert!(outcome.unwrap().lingered);
+    }
+
+    // Its limit is one all the same: what it would still have written is not there.
+    #[test]
+    fn a_run_that_told_a_result_and_takes_too_long_does_not_count() {
+        let script = shell("echo time 1; sleep 60");
+        let outcome = run(&script, Nanos::from_millis(200), &|| false, &mut |_| {
+            Progress::EndsWithin(Duration::from_secs(60))
+        });
+        assert!(matches!(outcome, Err(RunError::TimedOut { .. })), "{outcome:?}");
+    }
+
+    #[test]
+    fn both_streams_are_heard_while_it_runs() {
+        let script = shell("echo result; echo warning >&2");
+        let mut heard = Vec::new();
+        let limit = || Nanos::from_secs(60);
+        run_within(&script, &limit, &|| None, &|| false, &mut |said| {
+            heard.push(format!("{said:?}"));
+            Progress::Running
+        })
+        .unwrap();
+        heard.sort();
+        assert_eq!(heard, ["Err(\"warning\")", "Out(\"result\")"]);
     }
 
     // Goal: of several results the last one counts, also where the first was told long before. Method: one that tells
@@ -441,7 +486,7 @@ mod tests {
     fn a_run_that_tells_more_is_not_ended_for_its_first_result() {
         let script = shell("echo time 1; sleep 1.6; echo more; sleep 1.6; echo time 2");
         let outcome = run(&script, Nanos::from_secs(60), &|| false, &mut |line| match line {
-            "time 1" | "time 2" => Progress::Told,
+            "time 1" | "time 2" => Progress::EndsWithin(LINGER),
             _ => Progress::Running,
         })
         .unwrap();

@@ -46,6 +46,10 @@ pub struct ApplicationFile {
     pub timeout: Nanos,
     /// How the execution time is told.
     pub time: TimeSource,
+    /// Once it is told, all that is left is to end: a run that prints nothing for so long then is ended, and counts. For
+    /// launchers that hang; nothing = it is waited for.
+    #[serde(default, with = "units::text_option", skip_serializing_if = "Option::is_none")]
+    pub ends_within: Option<Nanos>,
     /// A line on the standard output of the run that begins with this word is one unit of work done; [`MPI_CALLS`] =
     /// they tell it; nothing = it does not tell how far it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -128,6 +132,11 @@ impl Application {
     /// The longest that a run may take.
     pub fn timeout(&self) -> Nanos {
         self.file.timeout
+    }
+
+    /// A run that has told its time and then prints nothing for so long is ended, and counts; nothing = it is waited for.
+    pub fn ends_within(&self) -> Option<Nanos> {
+        self.file.ends_within
     }
 
     /// How the execution time is told.
@@ -470,6 +479,16 @@ mod tests {
         };
         assert!(with("size", "512"));
         assert!(!with("size", "77") && !with("more", "1") && !app.has(&Parameters::new()));
+    }
+
+    #[test]
+    fn a_run_is_waited_for_unless_the_file_says_more() {
+        assert_eq!(raycast().ends_within(), None);
+        let ending = RAYCAST.replacen("timeout", "ends_within = \"3 s\"\n timeout", 1);
+        let ending = Application::from_toml(&ending).unwrap();
+        assert_eq!(ending.ends_within(), Some(Nanos::from_secs(3)));
+        let read: Application = serde_json::from_value(serde_json::json!(ending)).unwrap();
+        assert_eq!(read, ending);
     }
 
     #[test]

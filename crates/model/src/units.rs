@@ -503,6 +503,33 @@ pub mod text {
     }
 }
 
+/// The same of what may be left out.
+pub mod text_option {
+    use serde::{Deserializer, Serializer};
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    /// Writes the quantity as people read it.
+    pub fn serialize<T: Display, S: Serializer>(
+        value: &Option<T>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => to.collect_str(value),
+            None => to.serialize_none(),
+        }
+    }
+
+    /// Reads the quantity as people write it.
+    pub fn deserialize<'de, T, D>(from: D) -> Result<Option<T>, D::Error>
+    where
+        T: FromStr<Err = crate::Invalid>,
+        D: Deserializer<'de>,
+    {
+        super::text::deserialize(from).map(Some)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

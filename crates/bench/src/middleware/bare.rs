@@ -12,8 +12,8 @@ use keeptime::interrupt;
 use keeptime::reach::{Ranks, Reach};
 use keeptime_lab::{Exec, Lab, Labs, NODE_SHAPER_MAJOR, Spec};
 use keeptime_launch::mpi::{Flavour, Mpi};
-use keeptime_launch::process::{Progress, RunError, run};
-use keeptime_launch::told_time::told_time;
+use keeptime_launch::process::{LINGER, Progress, RunError, run};
+use keeptime_launch::told_time::Told;
 use keeptime_linux::cgroup::{Group, Hierarchies};
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
@@ -130,20 +130,16 @@ impl BareLab {
         let nodes = self.lab.topology().nodes().iter().collect();
         let ranks = Ranks { nodes, job: None };
         let (line, _remote) = self.reach.mpi_line(&self.mpi, &ranks, &command)?;
-        let mut watch = |text: &str| {
-            let told = told_time(application.time(), [text], Nanos::default());
-            if told.is_some_and(|time| time > Nanos::default()) {
-                Progress::Told
-            } else {
-                Progress::Running
-            }
+        let mut told = Told::nothing(application.time());
+        let mut watch = |line: &str| match told.see(line) {
+            true => Progress::EndsWithin(LINGER),
+            false => Progress::Running,
         };
         let outcome = match run(&line, application.timeout(), &interrupt::stopped, &mut watch) {
             Err(RunError::TimedOut { .. }) => return Ok(None),
             outcome => outcome.with_context(|| format!("while running request {number}"))?,
         };
-        let lines = outcome.stdout.iter().map(String::as_str);
-        let time = told_time(application.time(), lines, outcome.wall);
+        let time = told.time(outcome.wall);
         let time = time.with_context(|| format!("request {number} told no time"))?;
         Ok(Some(Went { time, wall: outcome.wall }))
     }

@@ -8,6 +8,7 @@ use keeptime::commands::Session;
 use keeptime::execute::{Run, execute, resources};
 use keeptime::hold::Hold;
 use keeptime::interrupt;
+use keeptime_launch::process::Said;
 use keeptime_model::application::Parameters;
 use keeptime_model::reservation::{Ask, Request};
 use keeptime_model::topology::NodeIndex;
@@ -98,12 +99,12 @@ fn go_on(
         let ask = Ask::Resources(resources(cluster, &run));
         let asked = Request { spare: true, ..Request::new(ask) };
         let hold = Hold::take(cluster, asked, application.timeout())?;
-        let mut on_line = |line: &str| {
-            if line.starts_with("frame") {
+        let mut on_said = |said: Said<'_>| {
+            if matches!(said, Said::Out(line) if line.starts_with("frame")) {
                 draws.store(true, Ordering::Relaxed);
             }
         };
-        let ended = execute(cluster, mpi, &run, &hold, &stopped, &mut on_line);
+        let ended = execute(cluster, mpi, &run, &hold, &stopped, &mut on_said);
         if !stopped() {
             ended?;
         }

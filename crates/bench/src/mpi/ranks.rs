@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use keeptime::cluster::Cluster;
 use keeptime::hold::Hold;
 use keeptime_launch::mpi::{Flavour, Mpi};
-use keeptime_launch::process::{Progress, run};
+use keeptime_launch::process::{LINGER, Progress, run};
 use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::{Ask, NodeChoice, Resources};
 use keeptime_model::topology::NodeIndex;
@@ -80,7 +80,7 @@ impl<'a> Ranks<'a> {
         let (line, _remote) = self.cluster.mpi_line(&self.mpi, nodes, Some(&job), &command)?;
         let stopped = || self.hold.lost().is_some();
         let mut watch = |line: &str| match line.split(' ').next() == Some(key) {
-            true => Progress::Told,
+            true => Progress::EndsWithin(LINGER),
             false => Progress::Running,
         };
         let outcome = run(&line, RUN_LIMIT, &stopped, &mut watch);

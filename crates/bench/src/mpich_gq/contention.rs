@@ -12,7 +12,7 @@ use keeptime::interrupt;
 use keeptime::load::Busy;
 use keeptime::reach::exec_line;
 use keeptime_launch::mpi::{Flavour, Mpi};
-use keeptime_launch::process::{Progress, run};
+use keeptime_launch::process::{LINGER, Progress, run};
 use keeptime_model::connection::{ConnectionPattern, Endpoint};
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
@@ -106,7 +106,7 @@ pub fn series(lab: &BenchLab, mbit: u32, events: &[Event]) -> Result<Vec<f64>> {
                 let _ = begin.send(());
                 Progress::Running
             }
-            Some("late_frames") => Progress::Told,
+            Some("late_frames") => Progress::EndsWithin(LINGER),
             _ => Progress::Running,
         };
         let ran = run(&line, LIMIT, &stopped, &mut watch);

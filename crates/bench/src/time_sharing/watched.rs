@@ -12,7 +12,7 @@ use keeptime::rate::door::{Answer, Asked, ask};
 use keeptime::rate::nodes::{GrantedNodes, node_indices};
 use keeptime::rate::steering::{Applied, Nodes, Phase, Wanted};
 use keeptime_control::Schedule;
-use keeptime_launch::process::{Progress, run};
+use keeptime_launch::process::{Progress, Said, run};
 use keeptime_model::application::Parameters;
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::goal::Goal;
@@ -91,7 +91,7 @@ pub fn steered(
     let job = held.handle();
     let watched = Watched::new(&session.cluster, begin);
     let run = |stopped: &dyn Fn() -> bool, on_line: &mut dyn FnMut(&str)| {
-        held.run(stopped, on_line).map(drop)
+        held.run(stopped, &mut by_line(on_line)).map(drop)
     };
     watched.while_it_runs(run, Some(job), || act(&Steered { watched: &watched, job }))
 }
@@ -118,7 +118,7 @@ pub fn still(
     let run = |stopped: &dyn Fn() -> bool, on_line: &mut dyn FnMut(&str)| {
         let parameters = &Parameters::default();
         let run = Run { application, parameters, nodes: &places, rate: None };
-        execute(cluster, mpi, &run, &hold, stopped, on_line).map(drop)
+        execute(cluster, mpi, &run, &hold, stopped, &mut by_line(on_line)).map(drop)
     };
     watched.while_it_runs(run, None, || act(&mut Still { watched: &watched, nodes }))
 }
@@ -160,6 +160,15 @@ pub fn alongside(
         Ok(run(line, limit, stopped, &mut watch).map(drop)?)
     };
     watched.while_it_runs(start, None, || act(&watched))
+}
+
+/// Who hears lines of standard output alone.
+fn by_line(on_line: &mut dyn FnMut(&str)) -> impl FnMut(Said<'_>) {
+    |said| {
+        if let Said::Out(line) = said {
+            on_line(line);
+        }
+    }
 }
 
 impl Seen {
