@@ -1,14 +1,15 @@
 //! The files that the commands read and write: applications, profiles, JSON results.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use keeptime_launch::mpi::Flavour;
 use keeptime_model::application::Application;
 use keeptime_model::name::Name;
 use keeptime_model::profile::{Conditions, Profile, Program};
+use nix::unistd::geteuid;
 use serde::Serialize;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Where application files are looked for by name.
@@ -122,9 +123,25 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
 /// # Errors
 /// If it cannot be made.
 pub fn make_own_directory(path: &Path) -> Result<()> {
-    let mode = if nix::unistd::geteuid().is_root() { 0o755 } else { 0o700 };
+    let mode = if geteuid().is_root() { 0o755 } else { 0o700 };
     let made = DirBuilder::new().recursive(true).mode(mode).create(path);
     made.with_context(|| format!("cannot make {}", path.display()))
+}
+
+/// Makes a directory, unless it is there, in which this user alone writes.
+///
+/// # Errors
+/// If it cannot be made, or others may write there.
+pub fn make_private(directory: &Path) -> Result<()> {
+    make_own_directory(directory)?;
+    let found = fs::symlink_metadata(directory)?;
+    let is_own = found.is_dir() && found.uid() == geteuid().as_raw();
+    ensure!(
+        is_own && found.mode() & 0o022 == 0,
+        "{0} is not a directory in which this user alone writes; if it is yours: chmod go-w {0}",
+        directory.display()
+    );
+    Ok(())
 }
 
 /// Refuses a profile that was measured under other conditions, or of a program that was changed since, with the

@@ -18,6 +18,7 @@ use keeptime_planner::availability::Availability;
 use keeptime_planner::guided::{self, Others};
 use keeptime_planner::placement::{Placed, max_rate};
 use keeptime_planner::refine::{Grid, Wanted};
+use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -126,8 +127,21 @@ pub fn lock(path: &Path) -> Result<Option<File>> {
             path.display(),
             lock.display()
         ),
+        Err(TryLockError::Error(error)) if has_no_locks(&error) => {
+            tracing::warn!(
+                "{}: {error}; no other command may measure into the same profile",
+                failed()
+            );
+            Ok(None)
+        }
         Err(TryLockError::Error(error)) => Err(error).with_context(failed),
     }
+}
+
+/// Some file systems of clusters have none, or none for who may only read.
+fn has_no_locks(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(errno, Some(Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::ENOLCK | Errno::EBADF))
 }
 
 fn lock_beside(path: &Path) -> PathBuf {

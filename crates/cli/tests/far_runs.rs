@@ -97,6 +97,7 @@ impl Far {
             accounts.push_str(&format!("{user}:*:{id}:{id}::{}:/bin/sh\n", home.display()));
             fs::create_dir_all(home.join(".ssh")).unwrap();
             fs::create_dir_all(home.join(".config/keeptime")).unwrap();
+            fs::create_dir(home.join("run")).unwrap();
             make_key(&home.join(".ssh/key"));
             fs::copy(home.join(".ssh/key.pub"), home.join(".ssh/authorized_keys")).unwrap();
         }

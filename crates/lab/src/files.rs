@@ -201,6 +201,12 @@ fn was_removed_meanwhile(error: &io::Error, labs: &Path) -> bool {
     }
 }
 
+/// Refuses a directory that somebody else could have made, who answers in the place of this user's then.
+pub fn check_is_own(directory: &Path) -> Result<(), LabError> {
+    let found = named_and_meant(directory).map_err(LabError::file("stat", directory))?;
+    check_owner(directory, &found)
+}
+
 /// What has this name, and what that leads to if it is a link.
 fn named_and_meant(runtime: &Path) -> io::Result<[Metadata; 2]> {
     Ok([std::fs::symlink_metadata(runtime)?, std::fs::metadata(runtime)?])

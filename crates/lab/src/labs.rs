@@ -2,7 +2,7 @@
 
 use crate::error::LabError;
 use crate::exec::{Account, Exec};
-use crate::files::{LabFiles, LabsLock, State};
+use crate::files::{LabFiles, LabsLock, State, check_is_own};
 use crate::hardware::{self, Wiring};
 use crate::holder::{Outcome, group_path, lab_group_path};
 use crate::node::{NAMESPACES, hear, tell};
@@ -28,6 +28,7 @@ use std::fmt::Write;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -70,7 +71,9 @@ impl Labs {
     /// hidden command `lab-holder`.
     pub fn of_this_user() -> Self {
         let user = nix::unistd::geteuid();
-        let runtime = runtime_of_user(user, std::env::var_os("XDG_RUNTIME_DIR").as_deref());
+        let given = std::env::var_os("XDG_RUNTIME_DIR");
+        let elsewhere = format!("/tmp/keeptime-{user}").into();
+        let runtime = runtime_of_user(user, given.as_deref(), elsewhere);
         // The link itself, so that it works after the program was replaced by a newer one.
         let program = std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
         Self { runtime, holder: vec![program.into(), "lab-holder".into()] }
@@ -136,6 +139,7 @@ impl Labs {
                 }
             }
             text => {
+                check_is_own(files.directory())?;
                 let topology = Topology::from_toml(&text.map_err(LabError::file("read", &path))?)?;
                 Ok(Lab { files, spec: Spec::from_topology(name.clone(), topology)? })
             }
@@ -543,13 +547,21 @@ impl Lab {
 }
 
 /// Where the labs of a user are written down; `given` is `XDG_RUNTIME_DIR`, which counts for nothing where it is not absolute,
-/// or is not there: a batch job has the variable of the machine on which it was submitted.
-fn runtime_of_user(user: Uid, given: Option<&OsStr>) -> PathBuf {
-    match given.map(Path::new).filter(|directory| directory.is_absolute() && directory.is_dir()) {
+/// or no directory of this user's: a batch job has the variable of the machine on which it was submitted, and `su` that of
+/// another user. What has begun `elsewhere` is gone on with there: that directory may come into being later.
+fn runtime_of_user(user: Uid, given: Option<&OsStr>, elsewhere: PathBuf) -> PathBuf {
+    let given = given.map(Path::new).filter(|given| given.is_absolute() && is_own(given, user));
+    match given.map(|given| given.join("keeptime")) {
         _ if user.is_root() => "/run/keeptime".into(),
-        Some(directory) => directory.join("keeptime"),
-        None => format!("/tmp/keeptime-{user}").into(),
+        Some(directory) if directory.exists() || !is_own(&elsewhere, user) => directory,
+        _ => elsewhere,
     }
+}
+
+/// Whether it is a directory of this user's, and no link to one.
+fn is_own(directory: &Path, user: Uid) -> bool {
+    let found = std::fs::symlink_metadata(directory);
+    found.is_ok_and(|found| found.is_dir() && found.uid() == user.as_raw())
 }
 
 /// The runtime directory of a lab's directory `RUNTIME/labs/NAME`.
@@ -665,15 +677,30 @@ mod tests {
 
     #[test]
     fn labs_of_a_user_are_in_one_place_wherever_the_command_is_called() {
-        let of =
-            |user, given: Option<&str>| runtime_of_user(Uid::from_raw(user), given.map(OsStr::new));
         let there = tempfile::tempdir().unwrap();
-        let given = there.path().to_str().unwrap();
-        assert_eq!(of(0, Some(given)), Path::new("/run/keeptime"));
-        assert_eq!(of(7, Some(given)), there.path().join("keeptime"));
-        let gone = format!("{given}/gone");
-        for no_place in [None, Some(""), Some("tests"), Some(&*gone)] {
-            assert_eq!(of(7, no_place), Path::new("/tmp/keeptime-7"), "{no_place:?}");
+        let user = nix::unistd::geteuid();
+        // Root's are where they are whatever is said.
+        let user = if user.is_root() { Uid::from_raw(7) } else { user };
+        std::os::unix::fs::chown(there.path(), Some(user.as_raw()), None).unwrap();
+        let (given, elsewhere) = (there.path().join("given"), there.path().join("elsewhere"));
+        let make = |path: &Path| {
+            std::fs::create_dir(path).unwrap();
+            std::os::unix::fs::chown(path, Some(user.as_raw()), None).unwrap();
+        };
+        let of = |user, given: Option<&Path>| {
+            runtime_of_user(user, given.map(Path::as_os_str), elsewhere.clone())
+        };
+        assert_eq!(of(Uid::from_raw(0), Some(&given)), Path::new("/run/keeptime"));
+        assert_eq!(of(user, Some(&given)), elsewhere, "it is not there");
+        make(&given);
+        assert_eq!(of(user, Some(&given)), given.join("keeptime"));
+        for no_place in [None, Some(Path::new("")), Some(Path::new("tests")), Some(Path::new("/"))]
+        {
+            assert_eq!(of(user, no_place), elsewhere, "{no_place:?}");
         }
+        make(&elsewhere);
+        assert_eq!(of(user, Some(&given)), elsewhere, "something was begun there before");
+        make(&given.join("keeptime"));
+        assert_eq!(of(user, Some(&given)), given.join("keeptime"), "and here, too");
     }
 }

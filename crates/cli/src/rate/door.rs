@@ -89,7 +89,7 @@ impl Door {
         job: Handle,
         answer: impl Fn(Asked) -> Answer + Send + 'static,
     ) -> Result<Self> {
-        files::make_own_directory(directory)?;
+        files::make_private(directory)?;
         Self::at(socket(directory, job), answer)
     }
 

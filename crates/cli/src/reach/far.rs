@@ -166,15 +166,14 @@ fn private_directory() -> Result<PathBuf> {
     }
 }
 
-/// `usual`, or `elsewhere` where that cannot be made: a user's directory of programs that run is gone after the log-out that
-/// a run has outlived.
+/// `usual`, or `elsewhere` where that cannot be made, or others write: a user's directory of programs that run is gone after the
+/// log-out that a run has outlived.
 fn private_at(usual: &Path, elsewhere: &Path) -> Result<PathBuf> {
-    let directory = match files::make_own_directory(usual) {
-        Ok(()) => usual,
-        Err(_) => elsewhere,
-    };
-    script::make_private(directory)?;
-    Ok(directory.to_path_buf())
+    if files::make_private(usual).is_ok() {
+        return Ok(usual.to_path_buf());
+    }
+    files::make_private(elsewhere)?;
+    Ok(elsewhere.to_path_buf())
 }
 
 /// The addresses of this machine, and the device of each.

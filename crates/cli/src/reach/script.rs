@@ -1,12 +1,12 @@
 //! The remote shell that a launcher of MPI is told to use: a script for one run.
 
 use crate::files;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::geteuid;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -56,22 +56,6 @@ pub fn directory_of_programs() -> PathBuf {
     }
 }
 
-/// Makes a directory, unless it is there, in which this user alone writes.
-///
-/// # Errors
-/// If it cannot be made, or others may write there.
-pub fn make_private(directory: &Path) -> Result<()> {
-    files::make_own_directory(directory)?;
-    let found = fs::symlink_metadata(directory)?;
-    let is_own = found.is_dir() && found.uid() == geteuid().as_raw();
-    ensure!(
-        is_own && found.mode() & 0o022 == 0,
-        "{0} is not a directory in which this user alone writes; if it is yours: chmod go-w {0}",
-        directory.display()
-    );
-    Ok(())
-}
-
 /// One that no other script has.
 fn script_name(whose: &str) -> String {
     let number = SCRIPTS.fetch_add(1, Ordering::Relaxed);
@@ -83,7 +67,7 @@ fn place(path: PathBuf, elsewhere: &Path) -> Result<PathBuf> {
     if path.parent().is_none_or(allows_programs) {
         return Ok(path);
     }
-    make_private(elsewhere)?;
+    files::make_private(elsewhere)?;
     let name = path.display().to_string().trim_start_matches('/').replace('/', "+");
     Ok(elsewhere.join(name))
 }
@@ -142,9 +126,9 @@ mod tests {
     #[test]
     fn a_directory_that_others_may_write_to_is_refused() {
         let directory = tempfile::tempdir().unwrap();
-        make_private(directory.path()).unwrap();
+        files::make_private(directory.path()).unwrap();
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o770)).unwrap();
-        let error = make_private(directory.path()).unwrap_err().to_string();
+        let error = files::make_private(directory.path()).unwrap_err().to_string();
         assert!(error.contains("this user alone writes"), "{error}");
     }
 }
