@@ -5,7 +5,7 @@ use crate::locked::lock;
 use crate::remote::{Place, Remote, Shown, Transport};
 use crate::wire::{
     Drain, Filter, Happened, History, Known, Links, Listing, Nodes, Position, Possible, Problem,
-    Ran, Registered, Reserve, Resume, Timeline,
+    Ran, Reserve, Resume, Runs, Timeline,
 };
 use axum::body::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -203,6 +203,10 @@ impl Client {
                 outcome => return outcome,
             }
             std::thread::sleep(AGAIN_AFTER);
+            // A broker that is away answers at once: no exchange lasts long enough for it to be looked at.
+            if stopped() {
+                return Err(ClientError::Stopped);
+            }
         }
     }
 
@@ -371,8 +375,16 @@ impl Client {
     ///
     /// # Errors
     /// If it is not.
-    pub fn application(&self, name: &Name) -> Result<Registered, ClientError> {
+    pub fn application(&self, name: &Name) -> Result<Known, ClientError> {
         self.get(&format!("/v1/applications/{name}"))
+    }
+
+    /// What the last runs of an application took, as far as they were promised a time.
+    ///
+    /// # Errors
+    /// If it is not known.
+    pub fn runs(&self, name: &Name) -> Result<Runs, ClientError> {
+        self.get(&format!("/v1/applications/{name}/runs"))
     }
 
     /// Adds a web site, or describes it anew.
@@ -701,8 +713,10 @@ fn nanos(time: WallTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keeptime_model::reservation::{Ask, Resources};
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn a_broker_that_says_nothing_is_told_from_one_with_nothing_to_tell() {
@@ -744,6 +758,31 @@ mod tests {
             }
             closed.recv().unwrap();
         }
+        broker.join().unwrap();
+    }
+
+    // Goal: who waits for room can be told to stop also while the broker is away. Method: one that goes away after it was waited
+    // for as long as it takes to count as there.
+    #[test]
+    fn a_wait_for_room_can_be_ended_while_the_broker_is_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let is_stopped = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&is_stopped);
+        let broker = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            std::thread::sleep(AGAIN_AFTER);
+            drop((listener, stream));
+            stop.store(true, Ordering::SeqCst);
+        });
+        let client = Client::new(&socket).unwrap();
+        let wait_nanos = Some(Nanos::from_secs(4));
+        let nothing = Request::new(Ask::Resources(Resources::nothing()));
+        let asked = Request { wait_nanos, ..nothing };
+        let stopped = || is_stopped.load(Ordering::SeqCst);
+        let answer = client.reserve_unless(&stopped, "k".parse().unwrap(), asked);
+        assert!(matches!(answer, Err(ClientError::Stopped)), "{answer:?}");
         broker.join().unwrap();
     }
 

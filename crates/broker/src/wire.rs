@@ -56,7 +56,7 @@ pub struct Ran {
     pub actual_nanos: Nanos,
 }
 
-/// `PUT /v1/applications/{name}`.
+/// `PUT /v1/applications/{name}`, and what `GET` answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Known {
@@ -66,15 +66,10 @@ pub struct Known {
     pub profile: Profile,
 }
 
-/// What `GET /v1/applications/{name}` answers.
+/// What `GET /v1/applications/{name}/runs` answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Registered {
-    /// The application.
-    pub application: Application,
-    /// What was measured of it.
-    pub profile: Profile,
-    /// What its last runs took, oldest first: promises follow them.
-    #[serde(default)]
+pub struct Runs {
+    /// What the last ones took, oldest first: promises follow them.
     pub runs: Vec<Observation>,
 }
 

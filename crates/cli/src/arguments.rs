@@ -645,7 +645,7 @@ pub struct RunArguments {
     /// The one that goes on: what --detach starts
     #[arg(long, hide = true, requires = "detach")]
     pub detached: bool,
-    /// Print JSON instead of a story
+    /// Print JSON instead of a story; what the program prints goes to standard error then
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

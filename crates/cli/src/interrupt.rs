@@ -5,6 +5,7 @@ use nix::sys::signal::{SigSet, Signal};
 use std::fs;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
@@ -13,7 +14,7 @@ const OF_USERS: [Signal; 2] = [Signal::SIGUSR1, Signal::SIGUSR2];
 /// Which of them have come for the program that runs.
 static CAME: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
-/// Turns the first interrupt into [`stopped`]; a second one ends the program at once. Must be called
+/// Turns the first interrupt into [`stopped`]; the same once more, a while later, ends the program at once. Must be called
 /// before any other thread starts.
 ///
 /// # Errors
@@ -58,22 +59,43 @@ fn own_status() -> String {
 fn listen_for(signals: SigSet) -> nix::Result<()> {
     signals.thread_block()?;
     std::thread::spawn(move || {
+        let mut asked = Asked::default();
         while let Ok(signal) = signals.wait() {
-            hear(signal);
+            hear(signal, &mut asked);
         }
     });
     Ok(())
 }
 
-fn hear(signal: Signal) {
+/// When SIGINT and SIGTERM came first: somebody who asks for the end once more does so by the same. Others come by the
+/// dozen: a shell at a terminal that is closed sends SIGHUP to what it started, and so does the kernel when the shell ends;
+/// whoever logs out may get SIGTERM and SIGHUP.
+#[derive(Debug, Default)]
+struct Asked {
+    first: [Option<Instant>; 2],
+}
+
+impl Asked {
+    /// Whether `signal`, which comes at `now`, asks once more.
+    fn again(&mut self, signal: Signal, now: Instant) -> bool {
+        let kinds = [Signal::SIGINT, Signal::SIGTERM];
+        let Some(kind) = kinds.iter().position(|kind| *kind == signal) else { return false };
+        let first = *self.first[kind].get_or_insert(now);
+        now.duration_since(first) >= AGAIN_AFTER
+    }
+}
+
+/// What follows sooner was sent with the first, as by `timeout`, which ends a process and then its group.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+fn hear(signal: Signal, asked: &mut Asked) {
     // The terminal may be gone.
     let tell = |what: &str| drop(writeln!(std::io::stderr(), "{what}"));
     match OF_USERS.iter().position(|of_users| *of_users == signal) {
         Some(at) => CAME[at].store(true, Ordering::SeqCst),
         None if signal == Signal::SIGTSTP => tell(NOT_STOPPED),
-        None if STOPPED.swap(true, Ordering::SeqCst) => {
-            std::process::exit(128 + signal as i32);
-        }
+        None if asked.again(signal, Instant::now()) => std::process::exit(128 + signal as i32),
+        None if STOPPED.swap(true, Ordering::SeqCst) => {}
         None => tell("stopping (again to stop at once)"),
     }
 }
@@ -112,10 +134,29 @@ mod tests {
     fn what_users_signal_is_kept_for_their_program() {
         assert_eq!(to_pass_on(), None);
         for signal in [Signal::SIGUSR2, Signal::SIGUSR1, Signal::SIGUSR2] {
-            hear(signal);
+            hear(signal, &mut Asked::default());
         }
         let told = [(); 3].map(|()| to_pass_on());
         assert_eq!(told, [Some(Signal::SIGUSR1), Some(Signal::SIGUSR2), None]);
+    }
+
+    // Goal: whoever insists is obeyed, and what comes by itself more than once is not taken for that. Method: what comes when a
+    // terminal is closed, at a log-out, from `timeout`, and from somebody at a keyboard.
+    #[test]
+    fn only_the_same_signal_a_while_later_asks_again() {
+        let begin = Instant::now();
+        let again = |signals: &[(Signal, u64)]| {
+            let mut asked = Asked::default();
+            let at = |millis: u64| begin + Duration::from_millis(millis);
+            let told = signals.iter().map(|(signal, millis)| asked.again(*signal, at(*millis)));
+            told.collect::<Vec<_>>()
+        };
+        assert_eq!(again(&[(Signal::SIGHUP, 0), (Signal::SIGHUP, 9_000)]), [false; 2]);
+        let log_out = [(Signal::SIGTERM, 0), (Signal::SIGHUP, 600), (Signal::SIGINT, 900)];
+        assert_eq!(again(&log_out), [false; 3]);
+        for signal in [Signal::SIGINT, Signal::SIGTERM] {
+            assert_eq!(again(&[(signal, 0), (signal, 1), (signal, 500)]), [false, false, true]);
+        }
     }
 
     // What this process was started to ignore is nobody's.

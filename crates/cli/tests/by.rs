@@ -6,6 +6,8 @@
 mod world;
 
 use keeptime_model::units::Nanos;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -218,6 +220,25 @@ fn a_run_that_may_wait_is_run_all_the_same() {
     assert!(run.wait().unwrap().success(), "{told:?}");
     assert!(!told.iter().any(|line| line.contains("promised nothing")), "{told:?}");
     assert!(told.iter().any(|line| line.contains("before it has to be")), "{told:?}");
+}
+
+// Goal: who is told to stop while it waits was not refused, and says so.
+#[test]
+fn a_run_that_is_interrupted_while_it_waits_was_not_refused() {
+    let Some(world) = World::new("stop", 40) else { return };
+    let program = world.program(SCRIPT, "60 s", &[(5, 1.0)]);
+    reserve(&world, "40 %", "600s");
+    let words = ["--by", "+20s", "--takes", "15s", "--wait", "300s"];
+    let mut asked = world.ask("run", &program, &words);
+    let mut run = asked.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(first.contains("asking again for"), "{first}");
+    kill(Pid::from_raw(run.id() as i32), Signal::SIGTERM).unwrap();
+    let output = run.wait_with_output().unwrap();
+    assert_code(&output, 2);
+    assert!(said(&output).contains("interrupted"), "{}", said(&output));
+    assert_eq!(lines.map_while(Result::ok).collect::<Vec<_>>(), [""; 0]);
 }
 
 // Goal: who has waited for long is promised a time, not nothing. Method: others have all of the nodes for 30 s. What takes 4.4 s,

@@ -223,7 +223,8 @@ fn a_program_goes_on_by_a_time_and_at_a_rate() {
     }
 }
 
-// Goal: a run that has not left its terminal ends with it, and gives back what it has.
+// Goal: a run that has not left its terminal ends with it, and gives back what it has. Method: what comes when that is closed: a
+// shell passes SIGHUP on, and the kernel sends it once more; at the end of a session SIGTERM comes, too.
 #[test]
 fn a_run_ends_in_order_when_its_terminal_is_closed() {
     let Some(world) = World::new("hup", 40) else { return };
@@ -236,7 +237,9 @@ fn a_run_ends_in_order_when_its_terminal_is_closed() {
     command.env("KEEPTIME_LAB", world.name.as_str()).current_dir(world.directory.path());
     let run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     world.wait_until_running();
-    signal(run.id(), Signal::SIGHUP);
+    for one in [Signal::SIGHUP, Signal::SIGTERM, Signal::SIGHUP] {
+        signal(run.id(), one);
+    }
     let output = run.wait_with_output().unwrap();
     assert_code(&output, 2);
     assert!(said(&output).contains("told to stop"), "{}", said(&output));

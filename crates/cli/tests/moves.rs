@@ -7,7 +7,8 @@ mod world;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::process::Stdio;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use world::{PATIENCE, World, assert_code, json, said, wait};
 
 /// Time = volume / bandwidth.
@@ -118,6 +119,48 @@ fn a_run_begins_anew_where_its_reservation_is_moved_to() {
         assert!(told.contains(words), "{words} in {told}");
     }
     drop(hung);
+    world.wait_for_agents();
+    wait("the end of all jobs", PATIENCE, || world.jobs().is_empty());
+}
+
+/// A run that ends well though an agent of what it waits for hangs from then on, until that is lost; what that was.
+fn lost_before_it_began(world: &World, mut run: Command) -> String {
+    run.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = run.spawn().unwrap();
+    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let waits = lines.by_ref().find_map(|line| Some(line.split_once(" begins at")?.0.to_owned()));
+    let handle = waits.unwrap();
+    let _hung = Hung::agent_of(world, &nodes(world, &handle)[0]);
+    wait("the loss", PATIENCE, || is(world, &handle, "lost"));
+    let told = lines.collect::<Vec<_>>().join("\n");
+    let output = run.wait_with_output().unwrap();
+    assert_code(&output, 0);
+    let lost = format!("{handle} was lost before it began");
+    for words in [lost.as_str(), "begins anew as r", "actual: 0.500 s"] {
+        assert!(told.contains(words), "{words} in {told}");
+    }
+    handle
+}
+
+// Goal: who waits for a reservation has what takes its place, where it is lost before it begins. Method: one of before, which stays,
+// and one that there is room for later.
+#[test]
+fn a_run_that_waits_begins_where_its_reservation_is_moved_to() {
+    let Some(world) = World::of("await", &["--nodes", "3"], 20, None) else { return };
+    let program = world.program("echo time 0.5", "20 s", &CURVE);
+    program.say("on_loss = \"move\"");
+    assert_code(&world.ask("register", &program, &[]).output().unwrap(), 0);
+    let goal = ["reserve", "--app", "say", "--within", "3s", "--for", "10min", "--from", "+25s"];
+    assert!(world.run(&goal, 0).starts_with("r1 granted, "));
+    let lost = lost_before_it_began(&world, world.ask("run", &program, &["--in", "r1"]));
+    assert_eq!(lost, "r1");
+    assert!(is(&world, "r2", "active"), "it is kept");
+    world.run(&["cancel", "r2"], 0);
+    world.wait_for_agents();
+
+    world.run(&["reserve", "--nodes", "n1,n2,n3", "--cpu", "20 %", "--for", "25s"], 0);
+    let waits = world.ask("run", &program, &["--within", "3s", "--wait", "60s"]);
+    lost_before_it_began(&world, waits);
     world.wait_for_agents();
     wait("the end of all jobs", PATIENCE, || world.jobs().is_empty());
 }

@@ -140,6 +140,7 @@ pub fn router(shared: Shared) -> Router {
                 .put(reservations::register)
                 .layer(DefaultBodyLimit::max(APPLICATION_BYTES_MAX)),
         )
+        .route("/v1/applications/{name}/runs", get(reservations::runs))
         .route("/v1/sites", get(sites::list))
         .route("/v1/sites/{name}", put(sites::add).delete(sites::remove))
         .route("/v1/nodes", get(cluster::nodes))

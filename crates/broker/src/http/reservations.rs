@@ -5,7 +5,7 @@ use super::{Patience, Rejection, Shared, body, reads};
 use crate::records;
 use crate::wire::{
     Filter, Happened, History, KEY_HEADER, Known, LIST_BYTES, LIST_MAX, Listing, Possible, Problem,
-    Ran, Registered, Reserve,
+    Ran, Reserve, Runs,
 };
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
@@ -13,7 +13,7 @@ use axum::extract::{Extension, FromRequestParts, Path, Query, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use keeptime_engine::book::Reservation;
+use keeptime_engine::book::{self, Reservation};
 use keeptime_engine::{Answer, Call, CallError, Caller, Engine};
 use keeptime_ledger::{Subject, Writer};
 use keeptime_model::Invalid;
@@ -229,19 +229,33 @@ pub async fn application(
     answers: Answers,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Rejection> {
-    let Path(text) = name?;
+    let known = of_application(&shared, name?, |known| Known {
+        application: known.application.clone(),
+        profile: known.profile.clone(),
+    });
+    Ok(answers.json(StatusCode::OK, known.await?).await)
+}
+
+/// What the last runs of an application took.
+pub async fn runs(
+    State(shared): State<Shared>,
+    answers: Answers,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response, Rejection> {
+    let runs = of_application(&shared, name?, |known| Runs { runs: known.runs.clone() });
+    Ok(answers.json(StatusCode::OK, runs.await?).await)
+}
+
+/// Something of an application that is known.
+async fn of_application<T: Send + 'static>(
+    shared: &Shared,
+    Path(text): Path<String>,
+    of: impl FnOnce(&book::Known) -> T + Send + 'static,
+) -> Result<T, Rejection> {
     let name: Name = text.parse()?;
-    let find = move |engine: &Engine| {
-        let known = engine.book().applications().get(&name)?;
-        let (application, profile) = (known.application.clone(), known.profile.clone());
-        Some(Registered { application, profile, runs: known.runs.clone() })
-    };
-    match shared.core.read(find).await? {
-        Some(known) => Ok(answers.json(StatusCode::OK, known).await),
-        None => {
-            Err(Problem::new(404, "not found", format!("no application {text} is known")).into())
-        }
-    }
+    let find = move |engine: &Engine| engine.book().applications().get(&name).map(of);
+    let unknown = || Problem::new(404, "not found", format!("no application {text} is known"));
+    shared.core.read(find).await?.ok_or_else(|| unknown().into())
 }
 
 fn select(engine: &Engine, filter: &Filter, limit: usize) -> Listing {

@@ -3,7 +3,8 @@
 
 /// Below `keeptime modify --help`.
 pub const MODIFY: &str = r#"Whatever is not given stays as it is. What is said of a goal is for reservations
-that were made for one.
+that were made for one. What runs stays on its nodes, unless others or another
+number are named: its program is there, and is ended where it is not to be.
 
 Example: keeptime modify r17 --cpu 40% --until 18:00
 Exit code 1: refused, with the reason; the reservation is as it was."#;

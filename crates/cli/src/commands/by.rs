@@ -5,21 +5,22 @@
 //! time that can be promised.
 
 use super::rate::parameters;
-use super::run::beginning::Beginning;
+use super::run::beginning::{Beginning, may_pass};
 use super::{Ending, Session, check_quantile, print_json, reservations};
 use crate::arguments::{GoalArguments, NodeCounts, RunArguments};
 use crate::cluster::Cluster;
 use crate::detach::Departure;
-use crate::execute::{Run, execute_within};
+use crate::execute::{Run, execute_within, heard, pass_on};
 use crate::hold::Hold;
 use crate::rate::nodes::node_indices;
 use crate::{brokers, interrupt, times};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 use keeptime_broker::client::ClientError;
 use keeptime_broker::core::now;
 use keeptime_broker::wire::{Level, Node, Nodes, ResourceLine, ResourceName, Timeline};
+use keeptime_launch::process::Said;
 use keeptime_model::Invalid;
 use keeptime_model::application::{Application, Parameters, TimeSource};
 use keeptime_model::assignment::CpuMechanism;
@@ -34,7 +35,7 @@ use keeptime_planner::deadline::{self, Booking, Job, Plan, Reserved, Stretch};
 use keeptime_planner::fitted::FittedProfile;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What `keeptime run --by --json` prints.
 #[derive(Debug, Serialize)]
@@ -136,20 +137,17 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
     let (application, parameters) = (&work.application, &work.parameters);
     let run = Run { application, parameters, nodes: &nodes, rate: None };
     let mut share = work.job.cpu_at(at.rate);
-    let mut on_line = |line: &str| {
-        if arguments.json {
-            return;
-        }
-        if let Some(now) = hold.cpu().filter(|now| *now != share) {
+    let mut on_said = |said: Said<'_>| {
+        if let Some(now) = hold.cpu().filter(|now| *now != share && !arguments.json) {
             println!("{}: {now} of each node's CPU from now on, {share} until now", hold.handle());
             share = now;
         }
-        println!("  | {line}");
+        pass_on(said, arguments.json);
     };
     // However slow it is made, it is not ended before it has to be done.
     let limit = application.timeout().max(by.saturating_since(now()));
     let (mpi, stopped) = (&session.mpi, &interrupt::stopped);
-    execute_within(&|| limit, cluster, mpi, &run, &hold, stopped, &mut on_line)?;
+    execute_within(&|| limit, cluster, mpi, &run, &hold, stopped, &mut on_said).map_err(heard)?;
     let ended = now();
     if arguments.json {
         print_json(&Outcome {
@@ -322,11 +320,8 @@ fn book_patiently(
     wait: Nanos,
     tell: &mut dyn FnMut(String) -> Result<()>,
 ) -> Result<Booked> {
-    let asked = now();
-    let until = asked.saturating_add(wait);
+    let (asked, began) = (now(), Instant::now());
     let mut waits = false;
-    // A broker that is away comes back to who waits, and what is shown to it may be renewed.
-    let may_pass = |error: &ClientError| error.is_retryable() || error.is_about_trust();
     loop {
         let outcome = book_in_turn(cluster, work, asked);
         let asks_on = match &outcome {
@@ -335,10 +330,11 @@ fn book_patiently(
             Ok(Booked::Refused(error)) => is_refusal(error) || (waits && may_pass(error)),
             Err(error) => waits && error.downcast_ref().is_some_and(may_pass),
         };
-        let left = until.saturating_since(now());
-        if !asks_on || left == Nanos::new(0) || interrupt::stopped() {
+        let left = wait.saturating_sub(began.elapsed().into());
+        if !asks_on || left == Nanos::new(0) {
             return outcome;
         }
+        ensure!(!interrupt::stopped(), "interrupted");
         if !std::mem::replace(&mut waits, true) {
             tell(format!(
                 "neither its deadline nor a later one can be promised, and there is no room to \
@@ -352,8 +348,8 @@ fn book_patiently(
 
 /// Unless somebody stops it.
 fn rest(span: Nanos) {
-    let until = now().saturating_add(span);
-    while now() < until && !interrupt::stopped() {
+    let began = Instant::now();
+    while Nanos::from(began.elapsed()) < span && !interrupt::stopped() {
         std::thread::sleep(LOOK_EVERY);
     }
 }
@@ -451,16 +447,11 @@ fn wait_for_start(cluster: &Cluster, hold: &Hold, nodes: &[NodeIndex]) -> Result
             bail!("the reservation was lost before it began: {why}");
         }
         match broker.reservation(hold.handle()) {
-            Ok(reservation)
-                if reservation.state == State::Active && beginning.is_over().unwrap_or(false) =>
-            {
+            Ok(reservation) if reservation.state == State::Active && beginning.is_over() => {
                 return Ok(());
             }
-            Err(error) if !(error.is_retryable() || error.is_about_trust()) => {
-                return Err(brokers::failure(error));
-            }
-            // A broker that is away comes back; agents know when it begins. For how long it may not know who asks is the
-            // hold's business.
+            Err(error) if !may_pass(&error) => return Err(brokers::failure(error)),
+            // Agents know when it begins. For how long the broker may not know who asks is the hold's business.
             _ => std::thread::sleep(LOOK_EVERY),
         }
     }

@@ -27,7 +27,7 @@ use crate::arguments::{ApplicationArguments, Chosen, Command, GoalArguments};
 use crate::cluster::Cluster;
 use crate::{brokers, files};
 use anyhow::Result;
-use keeptime_broker::wire::{Known, Registered};
+use keeptime_broker::wire::Known;
 use keeptime_launch::mpi::Mpi;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;
@@ -102,9 +102,12 @@ impl Session {
     /// As [`Self::profile`]; if there is no broker.
     pub fn fitted_now(&self) -> Result<FittedProfile> {
         let profile = self.profile()?;
-        let runs = self.registered(&profile)?.map(|registered| registered.runs);
         let fitted = FittedProfile::new(self.application.clone(), &profile)?;
-        Ok(fitted.following(&runs.unwrap_or_default()))
+        if !self.is_registered(&profile)? {
+            return Ok(fitted);
+        }
+        let known = self.cluster.broker()?.runs(self.application.name());
+        Ok(fitted.following(&known.map_err(brokers::failure)?.runs))
     }
 
     /// What the broker is asked for. It plans with the profile, which is made known to it unless it
@@ -125,7 +128,7 @@ impl Session {
 
     fn register(&self) -> Result<()> {
         let profile = self.profile()?;
-        if self.registered(&profile)?.is_some() {
+        if self.is_registered(&profile)? {
             return Ok(());
         }
         let application = self.application.clone().as_written();
@@ -133,12 +136,12 @@ impl Session {
         self.cluster.broker()?.register(&known).map_err(brokers::failure)
     }
 
-    /// What the broker knows of this application and `profile`: nothing if it knows another one, or none. Nothing else can be
+    /// Whether the broker knows this application and `profile`. If not it knows another one, or none: nothing else can be
     /// found out by asking.
-    fn registered(&self, profile: &Profile) -> Result<Option<Registered>> {
-        let found = self.cluster.broker()?.application(self.application.name()).ok();
+    fn is_registered(&self, profile: &Profile) -> Result<bool> {
+        let found = self.cluster.broker()?.application(self.application.name());
         // Where things are on this machine makes no other application.
-        Ok(found.filter(|there| {
+        Ok(found.is_ok_and(|there| {
             self.application.is_written_as(&there.application) && there.profile == *profile
         }))
     }

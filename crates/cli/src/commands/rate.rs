@@ -4,7 +4,7 @@
 use super::{Ending, Session, print_json, reservations};
 use crate::arguments::{RateCommand, RunArguments, TopArguments};
 use crate::detach::Departure;
-use crate::execute::{Ran, Run, execute_within};
+use crate::execute::{Ran, Run, execute_within, heard, pass_on};
 use crate::hold::Hold;
 use crate::rate::door::{self, Answer, Asked, RateView};
 use crate::rate::known::KnownSpeeds;
@@ -16,6 +16,7 @@ use anyhow::{Context, Result};
 use keeptime_broker::client::ClientError;
 use keeptime_control::{FullSpeed, Policy};
 use keeptime_engine::book::Reservation;
+use keeptime_launch::process::Said;
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::goal::Goal;
@@ -152,22 +153,24 @@ impl<'a> Held<'a> {
         self.hold.handle()
     }
 
-    /// Runs it, steered by its progress; `on_line` sees its output. How it stood at its end.
+    /// Runs it, steered by its progress; `on_said` sees its output. How it stood at its end.
     ///
     /// # Errors
     /// If it does not do its part.
     pub fn run(
         mut self,
         stopped: &dyn Fn() -> bool,
-        on_line: &mut dyn FnMut(&str),
+        on_said: &mut dyn FnMut(Said<'_>),
     ) -> Result<(Ran, Option<RateView>)> {
         let Session { cluster, mpi, application, .. } = self.session;
         let (parameters, nodes) = (&self.parameters, self.nodes.as_slice());
         let run = Run { application, parameters, nodes, rate: None };
         let allowed = self.steered.allowed();
-        let mut watch = |line: &str| {
-            self.steered.line(line);
-            on_line(line);
+        let mut watch = |said: Said<'_>| {
+            if let Said::Out(line) = said {
+                self.steered.line(line);
+            }
+            on_said(said);
         };
         let limit = || allowed.get();
         let ran = execute_within(&limit, cluster, mpi, &run, &self.hold, stopped, &mut watch)?;
@@ -206,11 +209,11 @@ pub fn run(arguments: &RunArguments, target: Share, departure: &Departure) -> Re
         }
     }
     departure.leave(Some(reservation))?;
-    let (ran, rate) = reserved.steered()?.run(&interrupt::stopped, &mut |line| {
-        if !arguments.json {
-            println!("  | {line}");
-        }
-    })?;
+    let ran = reserved
+        .steered()?
+        .run(&interrupt::stopped, &mut |said| pass_on(said, arguments.json))
+        .map_err(heard);
+    let (ran, rate) = ran?;
     if arguments.json {
         print_json(&Outcome { reservation, actual_nanos: ran.time, rate })?;
     } else if let Some(view) = rate {

@@ -1,9 +1,9 @@
 //! When a reservation that was made before begins, at the broker and on its nodes.
 
 use crate::cluster::Cluster;
+use crate::pacing;
 use crate::reach::KeptAgent;
-use anyhow::Result;
-use keeptime_agent::client::ClientError;
+use keeptime_broker::client::ClientError;
 use keeptime_model::name::Name;
 use keeptime_model::topology::NodeIndex;
 use std::time::{Duration, Instant};
@@ -12,6 +12,11 @@ use std::time::{Duration, Instant};
 pub(in crate::commands) const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How long nodes may take to begin what has begun.
 const AGENTS_WITHIN: Duration = Duration::from_secs(5);
+
+/// Whether who waits goes on after this: a broker that is away comes back, and what is shown to it may be renewed.
+pub(in crate::commands) fn may_pass(error: &ClientError) -> bool {
+    error.is_retryable() || error.is_about_trust()
+}
 
 /// The nodes of a job, asked whether they have begun with it: what begins by the broker's clock does a moment
 /// later by a node's.
@@ -27,33 +32,53 @@ impl Beginning {
         Self { job, agents: agents.collect() }
     }
 
-    /// Whether all of them have.
-    ///
-    /// # Errors
-    /// If one does not answer.
-    pub(in crate::commands) fn is_over(&mut self) -> Result<bool, ClientError> {
+    /// Whether all of them have. One that does not answer may do so a moment later.
+    pub(in crate::commands) fn is_over(&mut self) -> bool {
         let job = &self.job;
-        for agent in &mut self.agents {
-            match agent.ask(|client| client.job(job)) {
-                Ok(status) if status.cpu_kept_by.is_some() => {}
-                // It is assigned a moment before it begins.
-                Ok(_) | Err(ClientError::Refused { .. }) => return Ok(false),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(true)
+        let has_begun = |agent: &mut KeptAgent| {
+            // It is assigned a moment before it begins.
+            agent.ask(|client| client.job(job)).is_ok_and(|status| status.cpu_kept_by.is_some())
+        };
+        self.agents.iter_mut().all(has_begun)
     }
 
     /// Waits until all of them have. One that does not come to it is not waited for any longer: the run then
     /// says what it lacks.
-    ///
-    /// # Errors
-    /// If one does not answer.
-    pub(in crate::commands) fn wait(&mut self) -> Result<()> {
+    pub(in crate::commands) fn wait(&mut self) {
         let waiting = Instant::now();
-        while waiting.elapsed() < AGENTS_WITHIN && !self.is_over()? {
+        while !self.is_over() {
+            if waiting.elapsed() >= AGENTS_WITHIN {
+                return;
+            }
             std::thread::sleep(LOOK_EVERY);
         }
-        Ok(())
+        // A run before this one may have been killed while it was held at less.
+        pacing::lift(&mut self.agents, &self.job);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pacing::testing::{self, ToldAgent};
+    use keeptime_agent::wire::{JobStatus, Request, Response};
+    use keeptime_model::assignment::CpuMechanism;
+
+    // Goal: one hiccup of an agent ends no wait, and what a killed run before left does not stay. Method: an agent that hangs up,
+    // has the job, and then enforces it.
+    #[test]
+    fn what_begins_is_waited_for_though_an_agent_hangs_up_once() {
+        let job: Name = "r7".parse().unwrap();
+        let assigned = "{\"job\": \"r7\", \"cpu_ppm\": 300000, \"until_unix_nanos\": 9}";
+        let status = |cpu_kept_by| {
+            let unmeasured = JobStatus::unmeasured(serde_json::from_str(assigned).unwrap());
+            Response::Job(Box::new(JobStatus { cpu_kept_by, ..unmeasured }))
+        };
+        let answers = vec![status(None), status(Some(CpuMechanism::Bandwidth)), Response::Done];
+        let agent = ToldAgent::new(1, answers);
+        let mut beginning = Beginning { job: job.clone(), agents: vec![agent.kept()] };
+        beginning.wait();
+        let look = Request::Job { job: job.clone() };
+        assert_eq!(agent.asked(), [look.clone(), look, testing::lift(&job)]);
     }
 }

@@ -12,23 +12,24 @@ use super::reservations::{self, in_local_time};
 use super::{Ending, Session, by, print_json, rate};
 use crate::arguments::RunArguments;
 use crate::detach::{self, Departure};
-use crate::execute::{ExecuteError, Ran};
+use crate::execute::{Ran, heard, pass_on};
 use crate::hold::Hold;
 use crate::pacing::word_of_units;
 use crate::promised::Promised;
-use crate::rate::nodes::node_indices;
 use crate::{allocation, interrupt, story, times};
 use admission::{admit_later, admit_unprotected};
 use anyhow::{Context, Result, bail, ensure};
-use beginning::{Beginning, LOOK_EVERY};
+use beginning::{Beginning, LOOK_EVERY, may_pass};
 use keeptime_broker::client::ClientError;
 use keeptime_broker::words;
 use keeptime_engine::Refusal;
 use keeptime_engine::book::Reservation;
+use keeptime_launch::process::Said;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, State};
 use keeptime_model::units::Nanos;
 use keeptime_planner::translate::Decision;
+use running::is_lost;
 use serde::Serialize;
 use std::time::Instant;
 
@@ -114,11 +115,12 @@ fn run_for_goal(
         print!("{}", story::decision(&decision, session.cluster.topology()));
     }
     departure.leave(Some(hold.handle()))?;
-    if arguments.wait.is_some() {
-        begun(arguments, session, hold.handle(), departure)?;
-    }
+    let (promised, hold) = match arguments.wait {
+        Some(_) => begun(arguments, session, hold, departure)?,
+        None => (Promised::from(&plan), hold),
+    };
     let waited = waited();
-    let (promised, hold, ran) = run_told(arguments, session, Promised::from(&plan), hold)?;
+    let (promised, hold, ran) = run_told(arguments, session, promised, hold)?;
     tell_outcome(arguments, Some(&decision), waited, &promised, &hold, &ran)?;
     Ok(Ending::Done)
 }
@@ -145,36 +147,40 @@ fn run_in(
     handle: Handle,
     departure: &Departure,
 ) -> Result<Ending> {
-    let reservation = begun(arguments, session, handle, departure)?;
-    let (application, topology) = (&session.application, session.cluster.topology());
-    let promised = Promised::of_reservation(&reservation, application, topology)?;
     let hold = Hold::of_reservation(&session.cluster, handle)?;
-    departure.leave(Some(handle))?;
+    let (promised, hold) = begun(arguments, session, hold, departure)?;
+    departure.leave(Some(hold.handle()))?;
     let (promised, hold, ran) = run_told(arguments, session, promised, hold)?;
     tell_outcome(arguments, None, None, &promised, &hold, &ran)?;
     Ok(Ending::Done)
 }
 
-/// The reservation, when its time has come. Nobody waits for that at a terminal that is to be left.
+/// What was promised, and what holds it, when the time of what `hold` has come, or of what took its place where that was
+/// lost before. Nobody waits for that at a terminal that is to be left.
 fn begun(
     arguments: &RunArguments,
     session: &Session,
-    handle: Handle,
+    mut hold: Hold,
     departure: &Departure,
-) -> Result<Reservation> {
+) -> Result<(Promised, Hold)> {
     let broker = session.cluster.broker()?;
     let mut is_waiting = false;
     loop {
+        let handle = hold.handle();
         let found = broker.reservation(handle);
         if let Ok(reservation) = &found {
             check_among(session, reservation)?;
         }
         match found {
             Ok(reservation) if reservation.state == State::Active => {
-                let grant = reservation.grant.as_ref().context("it holds nothing")?;
-                let nodes = node_indices(&session.cluster, grant)?;
-                Beginning::of(&session.cluster, &nodes, handle.job()).wait()?;
-                return Ok(reservation);
+                let promised = promised_of(session, &reservation)?;
+                Beginning::of(&session.cluster, &promised.nodes, handle.job()).wait();
+                return Ok((promised, hold));
+            }
+            Ok(reservation) if reservation.state == State::Lost => {
+                let why = format!("{handle} was lost before it began");
+                (hold, _) = in_its_place(arguments, session, &hold, &why)?.context(why)?;
+                continue;
             }
             Ok(reservation) => {
                 check_to_come(session, &reservation)?;
@@ -185,8 +191,8 @@ fn begun(
                 departure.leave(Some(handle))?;
                 is_waiting = true;
             }
-            // A broker that is away comes back, and knows it.
-            Err(error) if is_waiting && error.is_retryable() => {}
+            // For how long the broker may not know who asks is the hold's business.
+            Err(error) if may_pass(&error) && hold.lost().is_none() => {}
             Err(error) => return Err(error.into()),
         }
         ensure!(!interrupt::stopped(), "interrupted");
@@ -212,8 +218,12 @@ fn check_to_come(session: &Session, reservation: &Reservation) -> Result<()> {
     let Reservation { handle, state, .. } = reservation;
     let is_to_come = matches!(state, State::Offered | State::Granted);
     ensure!(is_to_come, "{handle} is {state} and cannot be run in");
+    promised_of(session, reservation).map(drop)
+}
+
+fn promised_of(session: &Session, reservation: &Reservation) -> Result<Promised> {
     let (application, topology) = (&session.application, session.cluster.topology());
-    Promised::of_reservation(reservation, application, topology).map(drop)
+    Promised::of_reservation(reservation, application, topology)
 }
 
 /// Runs it, and anew where its reservation is moved to: what was promised, and what held it, at last.
@@ -223,18 +233,14 @@ fn run_told(
     mut promised: Promised,
     mut hold: Hold,
 ) -> Result<(Promised, Hold, Ran)> {
-    let mut on_line = |line: &str| {
-        if !arguments.json {
-            println!("  | {line}");
-        }
-    };
+    let mut on_said = |said: Said<'_>| pass_on(said, arguments.json);
     loop {
         let ran = match arguments.unprotected {
-            true => run_once(session, &promised, &hold, &mut on_line),
-            false => run_reserved(session, &promised, &hold, arguments.steady, &mut on_line)
+            true => run_once(session, &promised, &hold, &mut on_said),
+            false => run_reserved(session, &promised, &hold, arguments.steady, &mut on_said)
                 .map(|kept| kept.ran),
         };
-        match ran {
+        match ran.map_err(heard) {
             Ok(ran) => return Ok((promised, hold, ran)),
             Err(error) => (promised, hold) = moved(arguments, session, &hold, error)?,
         }
@@ -249,22 +255,32 @@ fn moved(
     lost: &Hold,
     error: anyhow::Error,
 ) -> Result<(Promised, Hold)> {
-    let is_lost = matches!(error.downcast_ref(), Some(ExecuteError::Lost { .. }));
-    if !is_lost || arguments.unprotected {
+    if !is_lost(&error) || arguments.unprotected {
         return Err(error);
     }
+    let why = error.to_string();
+    match in_its_place(arguments, session, lost, &why)? {
+        Some((hold, next)) => Ok((promised_of(session, &next)?, hold)),
+        None => Err(error),
+    }
+}
+
+/// What took the place of what was lost, and of that its user is told; nothing if it is not to be moved.
+fn in_its_place(
+    arguments: &RunArguments,
+    session: &Session,
+    lost: &Hold,
+    why: &str,
+) -> Result<Option<(Hold, Reservation)>> {
     let next = lost.moved(&session.cluster, session.application.on_loss());
-    let Some((hold, next)) = next.with_context(|| format!("{error}; it could not be moved"))?
-    else {
-        return Err(error);
-    };
-    if let (Some(grant), false) = (&next.grant, arguments.json) {
-        println!("{error}");
+    let next = next.with_context(|| format!("{why}; it could not be moved"))?;
+    if let Some((_, Reservation { handle, grant: Some(grant), .. })) = &next
+        && !arguments.json
+    {
         let words = words::grant(grant, &in_local_time);
-        println!("it begins anew as {}: {words}", next.handle);
+        println!("{why}\nit begins anew as {handle}: {words}");
     }
-    let topology = session.cluster.topology();
-    Ok((Promised::of_reservation(&next, &session.application, topology)?, hold))
+    Ok(next)
 }
 
 fn tell_outcome(

@@ -32,6 +32,7 @@ pub(super) fn application(arguments: &RunArguments) -> Result<Application> {
         cpu: cpu.unwrap_or(CPU),
         timeout: limit.unwrap_or(LIMIT),
         time: TimeSource::Wall,
+        ends_within: None,
         progress: progress.clone(),
         on_loss: OnLoss::default(),
         parameters: Vec::new(),

@@ -1,12 +1,13 @@
 //! One run under what is held for it.
 
 use crate::commands::Session;
-use crate::execute::{Ran, Run, execute};
+use crate::execute::{ExecuteError, Ran, Run, execute};
 use crate::hold::Hold;
 use crate::interrupt;
 use crate::pacing::Paced;
 use crate::promised::Promised;
 use anyhow::Result;
+use keeptime_launch::process::Said;
 use keeptime_model::units::Nanos;
 
 /// A run with what was reserved for it.
@@ -25,10 +26,10 @@ pub fn run_once(
     session: &Session,
     promised: &Promised,
     hold: &Hold,
-    on_line: &mut dyn FnMut(&str),
+    on_said: &mut dyn FnMut(Said<'_>),
 ) -> Result<Ran> {
     let run = as_promised(session, promised);
-    execute(&session.cluster, &session.mpi, &run, hold, &interrupt::stopped, on_line)
+    execute(&session.cluster, &session.mpi, &run, hold, &interrupt::stopped, on_said)
 }
 
 /// Runs the application with what was reserved for it, and tells the broker what that took. A
@@ -41,23 +42,34 @@ pub fn run_reserved(
     promised: &Promised,
     hold: &Hold,
     steady: bool,
-    on_line: &mut dyn FnMut(&str),
+    on_said: &mut dyn FnMut(Said<'_>),
 ) -> Result<Kept> {
     let Session { cluster, application, .. } = session;
     let paced = || Paced::new(cluster, application, &session.fitted()?, promised, hold);
     let mut paced = steady.then(paced).transpose()?;
-    let ran = run_once(session, promised, hold, &mut |line| {
-        if let Some(paced) = &mut paced {
+    let ran = run_once(session, promised, hold, &mut |said| {
+        if let (Some(paced), Said::Out(line)) = (&mut paced, said) {
             paced.line(line);
         }
-        on_line(line);
-    })?;
+        on_said(said);
+    });
+    if let (Some(paced), Err(error)) = (&mut paced, &ran)
+        && is_lost(error)
+    {
+        paced.job_is_lost();
+    }
+    let ran = ran?;
     // The run is done in any case.
     let at_full = paced.and_then(|paced| paced.at_full()).unwrap_or(ran.time);
     if let Err(error) = hold.report(at_full) {
         tracing::warn!("the broker does not learn what the run took: {error}");
     }
     Ok(Kept { ran, at_full })
+}
+
+/// Whether a run ended since what it ran with was taken away.
+pub(super) fn is_lost(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(ExecuteError::Lost { .. }))
 }
 
 /// Its rates are the broker's business.
