@@ -16,8 +16,8 @@ pub(crate) const KEPT_FOR: Nanos = Nanos::from_secs(600);
 /// Of one that waits. Instants are those of the steady clock.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
-    /// Whether it could be had beside what is drained or away, and what its own user has, were nothing else reserved: if not,
-    /// nobody else is in its way.
+    /// Whether it could be had beside what is drained or away, and within what its user's share leaves, were nothing else
+    /// reserved: if not, nobody else is in its way.
     pub may_be_had: bool,
     /// That it could use, were nothing reserved or drained; ascending.
     nodes: Vec<NodeIndex>,

@@ -400,8 +400,8 @@ fn a_large_request_is_passed_so_often_and_then_nodes_are_kept_for_it() {
     assert!(!is_kept(&mut world, "last"));
 }
 
-// Goal: nobody gets round who waits by having little and asking for more: a change takes none of the nodes that are kept, and
-// one that comes to others passes who could use them. Method: what is on n2 would come to n1 as well, again and again.
+// Goal: nobody gets round who waits by having something and asking for other nodes, or for longer: a change takes none that are
+// kept, and one that comes to others passes who could use them. Method: what is on n2 would come to n1 as well, again and again.
 #[test]
 fn a_change_passes_as_often_as_what_is_new_and_stays_where_it_is() {
     let mut world = World::star(2);
@@ -426,6 +426,7 @@ fn a_change_passes_as_often_as_what_is_new_and_stays_where_it_is() {
     assert_eq!(refused(change(&mut world, handle, on(&["n1", "n2"], 10))).reason, kept);
     change(&mut world, handle, on(&["n2"], 90)).expect("it is nobody's who waits");
     change(&mut world, own, share(6, 3_600)).expect("it is there already");
+    assert_eq!(refused(change(&mut world, own, share(6, 3_601))).reason, kept);
 }
 
 // Goal: nodes are kept only from those who are in the way. Method: who waits has most of its own share in another reservation, or

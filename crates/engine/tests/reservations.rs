@@ -743,7 +743,6 @@ fn what_runs_stays_where_it_is_when_it_is_changed() {
     }
     let refusal = refused(modify(&mut world, any(1, 61)));
     assert_eq!((refusal.resource_offers, refusal.earliest_start_unix_nanos), (vec![], None));
-    assert_eq!(reserved(&world, handle), (at.clone(), 30));
     modify(&mut world, any(2, 61)).expect("another number");
     assert_eq!(reserved(&world, handle).1, 61);
     modify(&mut world, request(named(&[&at[0]]), 10, 0, 0, 600)).expect("they are named");
@@ -751,6 +750,15 @@ fn what_runs_stays_where_it_is_when_it_is_changed() {
     let among = among.map(|name| name.parse().unwrap()).collect();
     modify(&mut world, Request { among, ..any(1, 80) }).expect("it may not have its own");
     assert_ne!(reserved(&world, handle).0, at);
+    // What is offered is as it was asked for.
+    let flowing = |mbit| request(NodeChoice::Any(2), 10, mbit, 0, 600);
+    let pair = world.reserve("pair", flowing(10)).unwrap();
+    let call = Call::Modify { handle: pair, request: flowing(200) };
+    let refusal = refused(world.call("ada", call).unwrap());
+    let offered: Vec<_> =
+        refusal.resource_offers.into_iter().map(|of| of.resources.nodes).collect();
+    assert_eq!(offered, [NodeChoice::Any(2)]);
+    world.call("ada", Call::Cancel { handle: pair }).unwrap().unwrap();
     // What has not begun has no program there.
     let later = |percent| request(NodeChoice::Any(1), percent, 0, 3_600, 60);
     let handle = world.reserve("c", later(10)).unwrap();
@@ -828,7 +836,9 @@ fn ranks_of_what_runs_stay_on_their_nodes() {
         let request = asked(millis);
         world.call("ada", Call::Modify { handle, request }).unwrap()
     };
-    assert!(modify(&mut world, 1_100).is_err());
+    let refusal = refused(modify(&mut world, 1_100));
+    assert!(refusal.to_string().starts_with(&format!("link s1 > {}", at[0])), "{refusal}");
+    assert!(!refusal.counter_offers.is_empty());
     modify(&mut world, 1_950).unwrap();
     assert_eq!(reserved(&world, handle).0, at);
 }

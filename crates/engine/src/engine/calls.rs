@@ -1,5 +1,6 @@
 //! What users ask: each call is carried out, refused, or waits for agents.
 
+use super::draining::kept_by;
 use super::offering::Place;
 use super::{Engine, Ticket, outline};
 use crate::admission::Denied;
@@ -249,7 +250,8 @@ impl Engine {
             self.turns.changes(self.steady, handle, &nodes);
         }
         if let Ok(new) = &found {
-            self.passes(Handle::new(self.next), new, old.nodes());
+            let keeps = kept_by(&old, &new.request, new.until);
+            self.passes(Handle::new(self.next), new, keeps);
         }
         if caller.user == old.owner {
             self.hear_holder(handle);

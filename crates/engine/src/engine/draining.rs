@@ -205,9 +205,13 @@ impl Engine {
     }
 }
 
-/// Nodes that what is asked for in the place of `old` may keep although they are drained: all that `old` has, for no longer
-/// than was promised. A web site's node is no other site's.
-fn kept_by<'a>(old: &'a Reservation, request: &Request, until: Option<WallTime>) -> &'a [Name] {
+/// Nodes that what is asked for in the place of `old` may keep although they are drained, or kept for others: all that `old` has,
+/// for no longer than was promised. A web site's node is no other site's.
+pub(super) fn kept_by<'a>(
+    old: &'a Reservation,
+    request: &Request,
+    until: Option<WallTime>,
+) -> &'a [Name] {
     let is_same_site = match (&old.request.ask, &request.ask) {
         (Ask::SiteNode(held), Ask::SiteNode(asked)) => held.site == asked.site,
         _ => true,

@@ -27,7 +27,8 @@ pub(super) enum Place<'a> {
     Own(Handle),
     /// That of one that is lost.
     OfLost,
-    /// That of a reservation which it changes. Nodes that this has not may be kept from it for all who wait.
+    /// That of a reservation which it changes. Nodes that this has not, or not for so long, may be kept from it for all who
+    /// wait.
     OfOld(&'a Reservation),
 }
 
@@ -125,8 +126,8 @@ impl Engine {
         let span = span(from, until);
         let user = self.counted_in(owner, &request.ask);
         let mechanism = request.cpu_mechanism;
-        let kept = self.kept_from(place, &request.ask, from);
-        let stays = old.map(|old| stays_on(old, &request)).unwrap_or_default();
+        let kept = self.kept_from(place, &request, from, until);
+        let stays = old.map(|old| self.stays_on(old, &request)).unwrap_or_default();
         let ask = asked_on(&request.ask, stays);
         let outside = match stays {
             [] => self.outside(&request.among),
@@ -178,6 +179,11 @@ impl Engine {
                     && !old.is_some_and(is_extended)
                 {
                     refusal.resource_offers = admission.less(asked, span);
+                    // Whoever takes one asks for nodes as before, and may be moved as before.
+                    if let (Ask::Resources(before), false) = (&request.ask, stays.is_empty()) {
+                        let offers = refusal.resource_offers.iter_mut();
+                        offers.for_each(|offer| offer.resources.nodes = before.nodes.clone());
+                    }
                 }
                 // A change keeps more than what is counted here: what was given beside, or promised for later.
                 let is_had_from = |start: &WallTime| {
@@ -285,6 +291,26 @@ impl Engine {
         }
     }
 
+    /// The nodes on which what runs stays when it is changed, in the order of its ranks: its program is where it is, and would be
+    /// ended. Whoever names other nodes, those that it may have, or another number has said so, and none are told; nor where an
+    /// application is for other numbers.
+    fn stays_on<'r>(&self, old: &'r Reservation, request: &Request) -> &'r [Name] {
+        let has = old.nodes();
+        let count = has.len() as u32;
+        let is_as_many = match &request.ask {
+            Ask::Goal { application, goal } => {
+                let known = self.book.applications().get(application);
+                let is_for = known.is_some_and(|known| known.application.nodes().contains(&count));
+                is_for && goal.nodes.is_none_or(|number| number == count)
+            }
+            Ask::Resources(Resources { nodes: NodeChoice::Any(number), .. }) => *number == count,
+            Ask::Resources(_) | Ask::SiteNode(_) => false,
+        };
+        let may_have = |name| request.among.is_empty() || request.among.contains(name);
+        let stays = old.state == State::Active && is_as_many && has.iter().all(may_have);
+        if stays { has } else { &[] }
+    }
+
     /// All nodes but those of `among`, by their positions; none where any will do.
     pub(super) fn outside<'n>(&self, among: impl IntoIterator<Item = &'n Name>) -> Vec<bool> {
         let mut among = among.into_iter().peekable();
@@ -386,21 +412,6 @@ impl Engine {
             Err(bug) => unreachable!("what was admitted is held: {bug}"),
         }
     }
-}
-
-/// The nodes on which what runs stays when it is changed, in the order of its ranks: its program is where it is, and would be
-/// ended. Whoever names other nodes, those that it may have, or another number has said so, and none are told.
-fn stays_on<'a>(old: &'a Reservation, request: &Request) -> &'a [Name] {
-    let number = match &request.ask {
-        Ask::Goal { goal, .. } => goal.nodes,
-        Ask::Resources(Resources { nodes: NodeChoice::Any(number), .. }) => Some(*number),
-        Ask::Resources(_) | Ask::SiteNode(_) => return &[],
-    };
-    let has = old.nodes();
-    let is_as_many = number.is_none_or(|number| number as usize == has.len());
-    let may_have = |name| request.among.is_empty() || request.among.contains(name);
-    let stays = old.state == State::Active && is_as_many && has.iter().all(may_have);
-    if stays { has } else { &[] }
 }
 
 /// What is asked for, on these nodes; where there are none, as it is.

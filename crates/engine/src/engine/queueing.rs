@@ -1,6 +1,7 @@
 //! Requests that may wait for room: tried again when something was given back, in the order in which they came, and decided
 //! in any case when their time is over. What tries take of the broker's time is bounded, and so is how often one is passed.
 
+use super::draining::kept_by;
 use super::making_way::Waiting;
 use super::offering::{Place, Telling};
 use super::{Engine, Ticket, Timeout};
@@ -80,7 +81,8 @@ impl Engine {
         idle.is_some_and(|idle| idle.grant(&request.ask, span).granted.is_ok())
     }
 
-    /// Whether what waits would fit now beside what is drained or away, and what its user has, were nothing else reserved.
+    /// Whether what waits would fit now beside what is drained or away, and within what its user's share leaves, were nothing else
+    /// reserved.
     fn may_be_had(&mut self, asked: &Asked) -> bool {
         let (request, span) = (&asked.request, self.span_of(&asked.request));
         let tables = self.counted_in(&asked.caller.user, &request.ask);
@@ -114,7 +116,7 @@ impl Engine {
         }
     }
 
-    /// Whether it could be had now, were nothing reserved by others: that these passed it is no reason otherwise.
+    /// Whether it could be had now, were nothing reserved on nodes: that others passed it is no reason otherwise.
     fn judge_claim(&mut self, asked: &mut Asked) {
         let may_be_had = self.may_be_had(asked);
         if let Some(claim) = &mut asked.claim {
@@ -203,22 +205,36 @@ impl Engine {
         }
     }
 
-    /// Which nodes are kept from what begins at `from`, by their positions; empty where none is.
-    pub(super) fn kept_from(&self, place: Place<'_>, ask: &Ask, from: WallTime) -> Vec<bool> {
+    /// Which nodes are kept from what begins at `from` and ends at `until`, by their positions; empty where none is.
+    pub(super) fn kept_from(
+        &self,
+        place: Place<'_>,
+        request: &Request,
+        from: WallTime,
+        until: Option<WallTime>,
+    ) -> Vec<bool> {
         let mut kept = Vec::new();
-        let (before, has) = match (place, ask) {
+        let (before, has) = match (place, &request.ask) {
             (_, Ask::SiteNode(_)) | (Place::OfLost, _) => return kept,
             (Place::Own(handle), _) => (handle, [].as_slice()),
-            (Place::OfOld(old), _) => (Handle::new(self.next), old.nodes()),
+            (Place::OfOld(old), _) => (Handle::new(self.next), kept_by(old, request, until)),
         };
-        let has: BTreeSet<_> = has.iter().collect();
-        let others = |node: &NodeIndex| !has.contains(self.cluster.name(*node));
-        let kept_nodes = self.queue.kept_from(before, from, self.moment());
-        for NodeIndex(node) in kept_nodes.filter(others) {
+        let count = self.cluster.topology().nodes().len();
+        let mut left = count;
+        // Many may wait that could use all of them.
+        for NodeIndex(node) in self.queue.kept_from(before, from, self.moment()) {
             if kept.is_empty() {
-                kept.resize(self.cluster.topology().nodes().len(), false);
+                kept.resize(count, false);
             }
-            kept[node as usize] = true;
+            left -= usize::from(!std::mem::replace(&mut kept[node as usize], true));
+            if left == 0 {
+                break;
+            }
+        }
+        if !kept.is_empty() {
+            for NodeIndex(node) in has.iter().filter_map(|name| self.cluster.node(name).ok()) {
+                kept[node as usize] = false;
+            }
         }
         kept
     }
