@@ -581,10 +581,12 @@ fn jobs_below(node: &Group) -> Result<Vec<Name>, CgroupError> {
     Ok(node.children()?.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
-/// Has what is bound to jobs be theirs in every hierarchy, where an agent was killed in the middle of that.
+/// Has what is bound to jobs be theirs in every hierarchy, where an agent was killed in the middle of that. All jobs for which
+/// that can be; the first error of others.
 fn complete_bound(node: &Group) -> Result<(), CgroupError> {
-    let mut groups = jobs_below(node)?.into_iter().map(|job| node.child(job.as_str()));
-    groups.try_for_each(|group| group?.complete_borrowed())
+    let complete = |job: Name| node.child(job.as_str())?.complete_borrowed();
+    let each: Vec<_> = jobs_below(node)?.into_iter().map(complete).collect();
+    each.into_iter().collect()
 }
 
 /// Waits for the device that `config` names, for a minute at most: after a boot it may come later than its agent, which

@@ -76,8 +76,8 @@ pub enum StoreError {
 }
 
 /// What to do where nobody has the record.
-const END_JOBS: &str =
-    "end this node's jobs, with their processes, by `keeptime agent clear --end-jobs`";
+const END_JOBS: &str = "stop the agent's unit and end this node's jobs, with their processes, by `keeptime agent clear \
+                        --config FILE --end-jobs`";
 
 fn names(jobs: &BTreeSet<Name>) -> String {
     jobs.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")
@@ -204,7 +204,7 @@ mod tests {
         let enforced = BTreeSet::from(["r1".parse().unwrap(), "r2".parse().unwrap()]);
         assert_eq!(store.load_beside(&BTreeSet::new()).unwrap(), Book::default());
         let missing = store.load_beside(&enforced).unwrap_err().to_string();
-        for part in ["assignments.json", "r1, r2", "agent clear --end-jobs"] {
+        for part in ["assignments.json", "r1, r2", "agent clear --config FILE --end-jobs"] {
             assert!(missing.contains(part), "{missing}");
         }
         store.save(&Book::default()).unwrap();

@@ -597,7 +597,7 @@ pub struct RunArguments {
     #[arg(long)]
     pub unprotected: bool,
     /// Have it take the time that is promised, not less: CPU that it does not need for that is lent to others
-    /// while it runs. Its application file says by which lines it tells `progress`
+    /// while it runs. Its application file says by which lines it tells `progress`, and its `time` (not "wall")
     #[arg(long, conflicts_with_all = ["unprotected", "rate", "by"])]
     pub steady: bool,
     /// Let it use bandwidth that nobody has reserved, too, until somebody does: it may take less than is
@@ -645,7 +645,8 @@ pub struct RunArguments {
     /// The one that goes on: what --detach starts
     #[arg(long, hide = true, requires = "detach")]
     pub detached: bool,
-    /// Print JSON instead of a story; what the program prints goes to standard error then
+    /// Print JSON instead of a story; what the program prints goes to standard error then, each line behind
+    /// "  | ": with --detach, to the same file
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

@@ -4,7 +4,7 @@ use crate::arguments::{ApplicationArguments, BrokerPlace, DemoArguments, GoalArg
 use crate::cluster::{Cluster, hidden, own_path};
 use crate::commands::run::{Admitted, Held, Manner, admit, hold_cpu, run_once, run_reserved};
 use crate::commands::{Ending, Session};
-use crate::execute::{ExecuteError, Ran, Run, pass_on, reserve_and_run};
+use crate::execute::{ExecuteError, Ran, Run, heard, pass_on, reserve_and_run};
 use crate::hold::Hold;
 use crate::load::Flood;
 use crate::machine::Machine;
@@ -174,7 +174,8 @@ fn answer(session: &Session) -> Result<(Request, f64)> {
     let Held { decision, plan, hold } = *held;
     print!("{}", story::decision(&decision, topology));
     let promised = Promised::from(&plan);
-    let ran = run_reserved(session, &promised, &hold, false, &mut |said| pass_on(said, false))?.ran;
+    let kept = run_reserved(session, &promised, &hold, false, &mut |said| pass_on(said, false));
+    let ran = kept.map_err(heard)?.ran;
     let actual = ran.time.as_secs_f64();
     let percent = 100.0 * (actual / plan.time_nanos.as_secs_f64() - 1.0);
     println!("actual: {} ({percent:+.1} % of what was promised)", story::seconds(actual));

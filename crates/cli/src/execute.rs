@@ -14,6 +14,7 @@ use keeptime_model::reservation::{Ask, NodeChoice, Resources};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Nanos};
 use nix::sys::signal::Signal;
+use std::io::{self, Write as _};
 use std::iter;
 use std::time::Duration;
 use thiserror::Error;
@@ -103,7 +104,8 @@ pub fn reserve_and_run(
 pub fn pass_on(said: Said<'_>, json: bool) {
     match said {
         Said::Out(line) if !json => println!("  | {line}"),
-        Said::Out(line) | Said::Err(line) => eprintln!("  | {line}"),
+        // The program goes on where nobody can read that.
+        Said::Out(line) | Said::Err(line) => drop(writeln!(io::stderr(), "  | {line}")),
     }
 }
 

@@ -75,7 +75,7 @@ impl Hold {
         Self::watched(cluster, granted.handle, broker, false)
     }
 
-    /// A reservation that has begun and that is kept when this is dropped.
+    /// A reservation that was made before, and that is kept when this is dropped.
     ///
     /// # Errors
     /// If it is another user's, or its state cannot be followed.

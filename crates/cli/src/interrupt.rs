@@ -89,8 +89,10 @@ impl Asked {
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 fn hear(signal: Signal, asked: &mut Asked) {
-    // The terminal may be gone.
-    let tell = |what: &str| drop(writeln!(std::io::stderr(), "{what}"));
+    // The terminal may be gone; and who reads what is told may take its time, which the next signal must not wait for.
+    let tell = |what: &'static str| {
+        std::thread::spawn(move || drop(writeln!(std::io::stderr(), "{what}")));
+    };
     match OF_USERS.iter().position(|of_users| *of_users == signal) {
         Some(at) => CAME[at].store(true, Ordering::SeqCst),
         None if signal == Signal::SIGTSTP => tell(NOT_STOPPED),

@@ -30,6 +30,8 @@ fn main() -> ExitCode {
     };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        // Where that cannot be written to, nor can this.
+        .log_internal_errors(false)
         .with_ansi(!is_detached(&arguments.command) && terminal::has_colours(&std::io::stderr()))
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("KEEPTIME_LOG")
@@ -86,9 +88,10 @@ fn tell_no_panic_of_printing() {
     }));
 }
 
-/// Why `println!` could not print, if that is what a panic is about; it says so in words alone.
+/// Why `println!` or `eprintln!` could not print, if that is what a panic is about; it says so in words alone.
 fn unprinted(panicked: &(dyn Any + Send)) -> Option<&str> {
-    panicked.downcast_ref::<String>()?.strip_prefix("failed printing to stdout: ")
+    let (to, why) = panicked.downcast_ref::<String>()?.split_once(": ")?;
+    ["failed printing to stdout", "failed printing to stderr"].contains(&to).then_some(why)
 }
 
 /// Whoever reads what is printed may have seen enough, as `head` has. Anything else, as a full disk, is told.
@@ -96,7 +99,7 @@ fn unread(why: &str) -> u8 {
     if why.ends_with(&format!("(os error {})", nix::errno::Errno::EPIPE as i32)) {
         return UNREAD;
     }
-    complain(&format!("cannot write to standard output: {why}"));
+    complain(&format!("cannot print: {why}"));
     ERROR
 }
 

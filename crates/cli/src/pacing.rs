@@ -26,6 +26,8 @@ pub struct Paced {
     job: Name,
     /// None once the job is lost.
     agents: Vec<KeptAgent>,
+    /// One of them was told to hold it, or may have been.
+    is_held: bool,
 }
 
 impl Paced {
@@ -52,6 +54,7 @@ impl Paced {
             last: None,
             job: hold.job(),
             agents: nodes.iter().map(|node| KeptAgent::new(cluster.agent(*node))).collect(),
+            is_held: false,
         })
     }
 
@@ -95,6 +98,7 @@ impl Paced {
     }
 
     fn tell(&mut self, cpu: CpuPpm) -> Result<(), ClientError> {
+        self.is_held = true;
         let job = &self.job;
         self.agents.iter_mut().try_for_each(|agent| agent.ask(|client| client.restrain(job, cpu)))
     }
@@ -103,7 +107,9 @@ impl Paced {
 /// What was reserved may be kept, and whatever runs there next is to have all of it.
 impl Drop for Paced {
     fn drop(&mut self) {
-        lift(&mut self.agents, &self.job);
+        if self.is_held {
+            lift(&mut self.agents, &self.job);
+        }
     }
 }
 
@@ -207,7 +213,7 @@ mod tests {
     fn paced(agents: Vec<KeptAgent>) -> Paced {
         let pace = Pace::new(Nanos::from_secs(1), Nanos::default(), CpuPpm::from_percent(30));
         let (word, job) = ("unit".to_owned(), "r7".parse().unwrap());
-        Paced { pace: pace.unwrap(), word, last: None, job, agents }
+        Paced { pace: pace.unwrap(), word, last: None, job, agents, is_held: false }
     }
 
     // Goal: what is reserved for longer than one run is the next one's, all of it. Method: a run of which one node refuses to hear

@@ -113,6 +113,7 @@ impl Labs {
         }
         let made = self.check_cpu(spec).and_then(|()| {
             spec.check_disks(&disk::disks())?;
+            remove_empty_groups(spec.name())?;
             files.create()?;
             self.start(spec, &files, &lock)
         });
@@ -641,6 +642,16 @@ fn in_use_elsewhere(name: &Name) -> bool {
     }
     let group = Hierarchies::discover().and_then(|h| h.group(lab_group_path(name)));
     group.and_then(|group| group.pids()).is_ok_and(|pids| !pids.is_empty())
+}
+
+/// Groups of a lab whose holder was killed, and whose directory somebody has removed: agents would look for jobs in them.
+fn remove_empty_groups(name: &Name) -> Result<(), LabError> {
+    if Maker::own() == Maker::Root
+        && let Ok(hierarchies) = Hierarchies::discover()
+    {
+        hierarchies.group(lab_group_path(name))?.remove()?;
+    }
+    Ok(())
 }
 
 /// All that the holder reads.

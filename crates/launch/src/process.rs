@@ -160,6 +160,7 @@ pub fn run_within(
             }
             Ok(Line::Err(line)) => {
                 on_said(Said::Err(&line));
+                lingers = lingers.map(|(within, _)| (within, Instant::now()));
                 keep(&mut kept.stderr, line);
             }
             Err(RecvTimeoutError::Disconnected) => break None,
@@ -484,7 +485,7 @@ mod tests {
     // them a bit more than half of the time apart that it may be silent.
     #[test]
     fn a_run_that_tells_more_is_not_ended_for_its_first_result() {
-        let script = shell("echo time 1; sleep 1.6; echo more; sleep 1.6; echo time 2");
+        let script = shell("echo time 1; sleep 1.6; echo more >&2; sleep 1.6; echo time 2");
         let outcome = run(&script, Nanos::from_secs(60), &|| false, &mut |line| match line {
             "time 1" | "time 2" => Progress::EndsWithin(LINGER),
             _ => Progress::Running,

@@ -95,8 +95,8 @@ pub fn reservable(link: &Link) -> BitsPerSecond {
 /// What to tell the kernel about an interface that `flows` leave by. Flows of one job to one
 /// destination share a class with the sum of their rates. A flow that `assigned` has keeps its
 /// class number there, and a number that is in use is not given to another. Guarantees of more than
-/// [`reservable`] together are kept as far as there is room: a class does not ask those above it for its own
-/// rate (tc-htb(8)). O(n log n).
+/// [`reservable`] together are kept in part, each in the same: a class does not ask those above it for its own rate
+/// (tc-htb(8)), and best effort would get nothing. O(n log n).
 ///
 /// # Errors
 /// See [`EgressError`].
@@ -113,11 +113,12 @@ pub fn plan(
     let mut classes = shared_classes(link, lent_rate(link, &merged));
     let mut table = FlowTable::default();
     let mut minors = Minors::new(assigned, &merged);
+    let kept = kept_share(link, &merged);
     for (key, flow) in &merged {
         let minor = match flow.class {
             TrafficClass::Premium => {
                 let minor = minors.of(key);
-                classes.insert(minor, flow_class(flow));
+                classes.insert(minor, flow_class(&in_part(flow, kept)));
                 minor
             }
             TrafficClass::LowLatency => CONTROL_MINOR,
@@ -218,6 +219,19 @@ fn packet_max(link: &Link, merged: &BTreeMap<FlowKey, Flow>) -> Option<Bytes> {
     let asked = merged.values().filter(|flow| flow.destination.is_some());
     let bytes = link.rate.bytes_in_floor(asked.filter_map(span).min()?).max(Bytes::new(FRAME));
     (bytes < PACKET_MAX).then_some(bytes)
+}
+
+/// The part of its guarantee that each premium flow is kept.
+fn kept_share(link: &Link, merged: &BTreeMap<FlowKey, Flow>) -> Share {
+    let premium = merged.values().filter(|flow| flow.class == TrafficClass::Premium);
+    let reserved = premium.fold(0u64, |sum, flow| sum.saturating_add(flow.rate.get()));
+    let ppm = u128::from(reservable(link).get()) * 1_000_000 / u128::from(reserved.max(1));
+    u32::try_from(ppm).ok().and_then(|ppm| Share::try_from(ppm).ok()).unwrap_or(Share::ONE)
+}
+
+/// With a part of its guarantee; it may still send as much where there is room.
+fn in_part(flow: &Flow, kept: Share) -> Flow {
+    Flow { rate: flow.rate.share_floor(kept), up_to: flow.up_to.max(flow.rate), ..*flow }
 }
 
 fn flow_class(flow: &Flow) -> Class {
@@ -461,8 +475,9 @@ mod tests {
         let flows = [premium(7, 2, 160), premium(7, 3, 40)];
         let egress = plan(&link(100), PLACE, &flows, &FlowTable::default()).unwrap();
         let rate = |minor| egress.tree.classes[&minor].rate.as_mbit_f64();
-        assert_eq!([rate(FLOW_MINOR_MIN), rate(FLOW_MINOR_MIN + 1)], [160.0, 40.0]);
+        assert_eq!([rate(FLOW_MINOR_MIN), rate(FLOW_MINOR_MIN + 1)], [77.6, 19.4]);
         assert_eq!([rate(ROOT_MINOR), rate(BEST_EFFORT_MINOR)], [100.0, 1.0]);
+        assert_eq!(egress.tree.classes[&(FLOW_MINOR_MIN + 1)].ceil, premium(7, 3, 40).rate);
     }
 
     #[test]
@@ -520,9 +535,7 @@ mod tests {
         }
 
         #[test]
-        fn guarantees_of_what_can_be_reserved_never_exceed_the_link(flows in any_flows()) {
-            let reserved: u64 = flows.iter().map(|flow| flow.rate.get()).sum();
-            prop_assume!(reserved <= reservable(&link(100)).get());
+        fn guarantees_never_exceed_the_link(flows in any_flows()) {
             let egress = plan(&link(100), PLACE, &flows, &FlowTable::default()).unwrap();
             let below = egress.tree.classes.values().filter(|class| class.parent == ROOT_MINOR);
             let sum: u64 = below.map(|class| class.rate.get()).sum();

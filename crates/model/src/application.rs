@@ -331,6 +331,17 @@ impl TryFrom<ApplicationFile> for Application {
         if let TimeSource::Stdout(key) = &file.time {
             check_word("time.stdout", key)?;
         }
+        match (file.ends_within, &file.time) {
+            (Some(within), _) if within == Nanos::default() => {
+                return Err(Invalid::new("ends_within", within, "more than 0 s"));
+            }
+            (Some(within), TimeSource::Wall) => {
+                let expected =
+                    "nothing beside time = \"wall\": no line tells that such a run is about to end";
+                return Err(Invalid::new("ends_within", within, expected));
+            }
+            _ => {}
+        }
         if let Some(word) = file.progress.as_deref().filter(|source| *source != MPI_CALLS) {
             let expected = format!("one word, or {MPI_CALLS:?}");
             check_word("progress", word).map_err(|invalid| Invalid { expected, ..invalid })?;
@@ -489,6 +500,14 @@ mod tests {
         assert_eq!(ending.ends_within(), Some(Nanos::from_secs(3)));
         let read: Application = serde_json::from_value(serde_json::json!(ending)).unwrap();
         assert_eq!(read, ending);
+        for other in ["ends_within = \"0 s\"", "time = \"wall\"\nends_within = \"3 s\""] {
+            let lines = RAYCAST
+                .lines()
+                .filter(|line| !other.starts_with("time") || !line.starts_with("time ="));
+            let text = format!("{other}\n{}", lines.collect::<Vec<_>>().join("\n"));
+            let error = Application::from_toml(&text).unwrap_err().to_string();
+            assert!(error.contains("ends_within"), "{error}");
+        }
     }
 
     #[test]

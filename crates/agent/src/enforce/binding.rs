@@ -125,11 +125,14 @@ impl Kernel {
     }
 
     /// What limits processes of a control group of version 2 that they would leave for that of a job, where they may not, and
-    /// the switch by which they may. Slurm's have its limits of memory, cores and devices, all of which one switch gives up.
+    /// the switch by which they may. Slurm's have its limits of memory, cores and devices, all of which one switch gives up; not
+    /// those of what is above them.
     fn limit_left_from(&self, group: &str) -> Option<(String, &'static str)> {
-        if is_slurms(group) {
-            return (!self.leaves_slurm).then(|| (format!("Slurm in {group}"), "leaves_slurm"));
+        let above_slurm = above_slurm(group);
+        if above_slurm.is_some() && !self.leaves_slurm {
+            return Some((format!("Slurm in {group}"), "leaves_slurm"));
         }
+        let group = above_slurm.unwrap_or(group);
         let limit = if self.leaves_limits { None } else { self.group.limit_left(group) }?;
         Some((limit.display().to_string(), "leaves_limits"))
     }
@@ -159,7 +162,16 @@ impl Kernel {
         let before = flows.bound()?;
         let has_flow = |socket: &Connection| table.has(cgroup_id, *socket.remote.ip());
         let bound = sockets.iter().map(|socket| (socket.cookie, has_flow(socket)));
-        let added = worth_binding(bound.collect(), &before);
+        let all: BTreeMap<_, _> = bound.collect();
+        let count = all.len();
+        let added = worth_binding(all, &before);
+        if added.len() < count {
+            let left = count - added.len();
+            tracing::warn!(
+                "{left} connections of {job} are not bound, as it has no flow for them now and there are too many: bind them \
+                 anew when it has"
+            );
+        }
         let bound = added.iter().try_for_each(|cookie| flows.bind(*cookie, cgroup_id));
         if bound.is_err() {
             flows.restore_bound(&before)?;
@@ -228,10 +240,13 @@ fn worth_binding(sockets: BTreeMap<u64, bool>, bound: &BTreeMap<u64, u64>) -> Ve
     having.into_iter().chain(others.into_iter().take(room)).map(|(cookie, _)| cookie).collect()
 }
 
-/// Of `proctrack/cgroup` with control groups of version 2 (cgroup.conf(5): `slurmstepd.scope`, of one node with several
-/// daemons `NODE_slurmstepd.scope`).
-fn is_slurms(group: &str) -> bool {
-    group.split('/').any(|part| part.ends_with("slurmstepd.scope"))
+/// Above Slurm's, where this is one of `proctrack/cgroup` with control groups of version 2 (cgroup.conf(5):
+/// `slurmstepd.scope`, of one node with several daemons `NODE_slurmstepd.scope`). Anybody may call a scope so, but only root
+/// one of the system's.
+fn above_slurm(group: &str) -> Option<&'static str> {
+    const SYSTEMS: &str = "/system.slice";
+    let scope = group.strip_prefix(SYSTEMS)?.strip_prefix('/')?.split('/').next()?;
+    scope.ends_with("slurmstepd.scope").then_some(SYSTEMS)
 }
 
 fn failed(error: impl Into<BoxedError>) -> BindError {
@@ -263,10 +278,16 @@ mod tests {
             "/system.slice/slurmstepd.scope/job_5/step_0/user/task_0",
             "/system.slice/n1_slurmstepd.scope/job_5/step_batch/user/task_0",
         ] {
-            assert!(is_slurms(own), "{own}");
+            assert_eq!(above_slurm(own), Some("/system.slice"), "{own}");
         }
-        for other in ["/", "/system.slice/slurmd.service", "/user.slice/user-1000.slice"] {
-            assert!(!is_slurms(other), "{other}");
+        for other in [
+            "/",
+            "/system.slice/slurmd.service",
+            "/user.slice/user-1000.slice/user@1000.service/app.slice/slurmstepd.scope",
+            "/system.slice/other.service/slurmstepd.scope",
+            "/system.slices/slurmstepd.scope",
+        ] {
+            assert_eq!(above_slurm(other), None, "{other}");
         }
     }
 }

@@ -438,7 +438,6 @@ fn reserved(nodes: &Nodes, timeline: &Timeline) -> Vec<Reserved> {
 /// Until its nodes enforce what was reserved.
 fn wait_for_start(cluster: &Cluster, hold: &Hold, nodes: &[NodeIndex]) -> Result<()> {
     let broker = cluster.broker()?;
-    let mut beginning = Beginning::of(cluster, nodes, hold.job());
     loop {
         if interrupt::stopped() {
             bail!("stopped before it began");
@@ -447,7 +446,8 @@ fn wait_for_start(cluster: &Cluster, hold: &Hold, nodes: &[NodeIndex]) -> Result
             bail!("the reservation was lost before it began: {why}");
         }
         match broker.reservation(hold.handle()) {
-            Ok(reservation) if reservation.state == State::Active && beginning.is_over() => {
+            Ok(reservation) if reservation.state == State::Active => {
+                Beginning::of(cluster, nodes, hold.job()).wait();
                 return Ok(());
             }
             Err(error) if !may_pass(&error) => return Err(brokers::failure(error)),

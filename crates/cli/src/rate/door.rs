@@ -10,6 +10,8 @@ use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Handle;
 use keeptime_model::units::{Nanos, Share};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::unistd::{Uid, geteuid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -211,6 +213,12 @@ fn socket(directory: &Path, job: Handle) -> PathBuf {
 
 fn ask_at(path: &Path, asked: Asked) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(path)?;
+    let answers = Uid::from_raw(getsockopt(&stream, PeerCredentials)?.uid());
+    if !answers.is_root() && answers != geteuid() {
+        // Whoever has made a directory above this one can put another in its place.
+        let what = format!("user {answers} answers at {}", path.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    }
     stream.set_read_timeout(Some(ANSWER_WITHIN))?;
     stream.set_write_timeout(Some(SAID_WITHIN))?;
     lines::write(&mut stream, &asked)?;

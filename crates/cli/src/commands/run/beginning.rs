@@ -33,7 +33,7 @@ impl Beginning {
     }
 
     /// Whether all of them have. One that does not answer may do so a moment later.
-    pub(in crate::commands) fn is_over(&mut self) -> bool {
+    fn is_over(&mut self) -> bool {
         let job = &self.job;
         let has_begun = |agent: &mut KeptAgent| {
             // It is assigned a moment before it begins.
@@ -78,6 +78,7 @@ mod tests {
         let agent = ToldAgent::new(1, answers);
         let mut beginning = Beginning { job: job.clone(), agents: vec![agent.kept()] };
         beginning.wait();
+        drop(beginning);
         let look = Request::Job { job: job.clone() };
         assert_eq!(agent.asked(), [look.clone(), look, testing::lift(&job)]);
     }
