@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     let code = match panic::catch_unwind(AssertUnwindSafe(|| run(arguments.command))) {
         Ok(ended) => exit_code(ended),
         Err(panicked) => match unprinted(&*panicked) {
-            Some(why) => unread(why),
+            Some((to, why)) => unread(to, why),
             None => {
                 detach::tell_end(PANICKED);
                 panic::resume_unwind(panicked)
@@ -88,18 +88,23 @@ fn tell_no_panic_of_printing() {
     }));
 }
 
-/// Why `println!` or `eprintln!` could not print, if that is what a panic is about; it says so in words alone.
-fn unprinted(panicked: &(dyn Any + Send)) -> Option<&str> {
+/// To what, and why not, `println!` or `eprintln!` could not print, if that is what a panic is about; it says so in words
+/// alone.
+fn unprinted(panicked: &(dyn Any + Send)) -> Option<(&'static str, &str)> {
     let (to, why) = panicked.downcast_ref::<String>()?.split_once(": ")?;
-    ["failed printing to stdout", "failed printing to stderr"].contains(&to).then_some(why)
+    match to {
+        "failed printing to stdout" => Some(("standard output", why)),
+        "failed printing to stderr" => Some(("standard error", why)),
+        _ => None,
+    }
 }
 
 /// Whoever reads what is printed may have seen enough, as `head` has. Anything else, as a full disk, is told.
-fn unread(why: &str) -> u8 {
+fn unread(to: &str, why: &str) -> u8 {
     if why.ends_with(&format!("(os error {})", nix::errno::Errno::EPIPE as i32)) {
         return UNREAD;
     }
-    complain(&format!("cannot print: {why}"));
+    complain(&format!("cannot write to {to}: {why}"));
     ERROR
 }
 

@@ -491,7 +491,7 @@ mod tests {
             _ => Progress::Running,
         })
         .unwrap();
-        assert_eq!(outcome.stdout, ["time 1", "more", "time 2"]);
+        assert_eq!(outcome.stdout, ["time 1", "time 2"]);
         assert!(!outcome.lingered);
     }
 

@@ -500,11 +500,9 @@ mod tests {
         assert_eq!(ending.ends_within(), Some(Nanos::from_secs(3)));
         let read: Application = serde_json::from_value(serde_json::json!(ending)).unwrap();
         assert_eq!(read, ending);
-        for other in ["ends_within = \"0 s\"", "time = \"wall\"\nends_within = \"3 s\""] {
-            let lines = RAYCAST
-                .lines()
-                .filter(|line| !other.starts_with("time") || !line.starts_with("time ="));
-            let text = format!("{other}\n{}", lines.collect::<Vec<_>>().join("\n"));
+        let told = "time = { stdout = \"seconds_per_frame\" }";
+        for (time, within) in [(told, "0 s"), ("time = \"wall\"", "3 s")] {
+            let text = RAYCAST.replacen(told, &format!("{time}\nends_within = \"{within}\""), 1);
             let error = Application::from_toml(&text).unwrap_err().to_string();
             assert!(error.contains("ends_within"), "{error}");
         }
