@@ -22,6 +22,7 @@ use keeptime_linux::counters::{ClassCounters, class_counters};
 use keeptime_linux::egress::{self, Egress, Flow, Link};
 use keeptime_linux::flows::{self, FlowKey, FlowTable, Flows, FlowsError, Settings};
 use keeptime_linux::link::interfaces;
+use keeptime_linux::machine;
 use keeptime_linux::netlink::{NetlinkError, Socket};
 use keeptime_linux::probe;
 use keeptime_linux::segments;
@@ -671,6 +672,19 @@ pub fn check_device(config: &Config) -> Result<(), BoxedError> {
     let Ok(Some(ifindex)) = device(&mut socket, &config.device) else { return Ok(()) };
     let checked = Flows::check_device(&mut socket, ifindex);
     checked.map_err(|error| format!("device {}: {}", config.device, chain(&error)).into())
+}
+
+/// What is to be said where the device sends less than `config` says: what is reserved beyond that cannot be kept. Of a node that
+/// is a part of this machine the device is not among those of the machine.
+pub fn slower_device(config: &Config) -> Option<String> {
+    if config.cgroup.is_none() || config.part_of_machine {
+        return None;
+    }
+    let (device, said) = (&config.device, config.rate);
+    let sends = machine::device_rate(device).filter(|sends| *sends < said)?;
+    Some(format!(
+        "{device} sends {sends}, and the configuration says {said}: not all that is reserved there can be kept"
+    ))
 }
 
 /// The device of this name, if it is there.

@@ -20,7 +20,10 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// All ranks that are connected.
 #[derive(Debug, Default)]
 pub struct Programs {
+    /// Held also while the broker is told something, which may take as long as that takes to read it.
     state: Mutex<State>,
+    /// How far ranks are, by the numbers of their connections: apart, since that is asked for while this node is enforced.
+    courses: Mutex<BTreeMap<u64, Course>>,
     answered: Condvar,
 }
 
@@ -31,7 +34,6 @@ struct State {
     said: u64,
     ranks: BTreeMap<u64, Seat>,
     talks: BTreeMap<Name, Talk>,
-    courses: BTreeMap<u64, Course>,
     broker: Broker,
 }
 
@@ -134,19 +136,24 @@ impl Programs {
 
     /// How far the slowest rank of a job is; nothing if no rank here tells or repeats itself.
     pub fn progress_of(&self, job: &Name) -> Option<ProgressStatus> {
-        let state = self.lock();
-        let courses = state.courses.values().filter(|course| course.job == *job);
-        courses.filter_map(Course::status).min_by_key(|status| status.iterations)
+        let courses = self.courses();
+        let of_job = courses.values().filter(|course| course.job == *job);
+        of_job.filter_map(Course::status).min_by_key(|status| status.iterations)
     }
 
     /// Forgets jobs that are no longer there.
     pub fn retain(&self, is_there: impl Fn(&Name) -> bool) {
-        self.lock().courses.retain(|_, course| is_there(&course.job));
+        self.courses().retain(|_, course| is_there(&course.job));
     }
 
     /// What is behind it is whole whenever it is unlocked.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`Self::lock`].
+    fn courses(&self) -> MutexGuard<'_, BTreeMap<u64, Course>> {
+        self.courses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -198,23 +205,23 @@ impl Visit {
 
     /// How far the rank is at `now`. That is forgotten when this ends.
     pub fn progress(&self, job: Name, progress: Progress, now: WallTime) {
-        let mut state = self.programs.lock();
+        let mut courses = self.programs.courses();
         let is_its = |course: &Course| course.job == job && course.last.0.rank == progress.rank;
-        let former = state.courses.remove(&self.number).filter(is_its);
+        let former = courses.remove(&self.number).filter(is_its);
         let (last, before) = ((progress, now), former.map(|course| course.last));
-        state.courses.insert(self.number, Course { job, last, before });
+        courses.insert(self.number, Course { job, last, before });
     }
 
     /// Whether it is known how far the rank is: it told that, and its job is still there.
     pub fn has_course(&self) -> bool {
-        self.programs.lock().courses.contains_key(&self.number)
+        self.programs.courses().contains_key(&self.number)
     }
 }
 
 impl Drop for Visit {
     fn drop(&mut self) {
+        self.programs.courses().remove(&self.number);
         let mut state = self.programs.lock();
-        state.courses.remove(&self.number);
         let Some(seat) = state.ranks.remove(&self.number) else { return };
         state.leave(&seat.job);
     }
@@ -446,6 +453,35 @@ mod tests {
             assert_eq!(states, [AskState::Refused, AskState::Granted]);
         });
         assert_eq!(programs.lock().ranks[&1].rank.asks.len(), 2);
+    }
+
+    // Goal: a broker that reads nothing keeps no node from being enforced, for which it is asked how far ranks are. Method: one whose
+    // connection is full, while a rank's report waits to be written to it.
+    #[test]
+    fn how_far_ranks_are_is_told_while_the_broker_reads_nothing() {
+        let programs = Arc::new(Programs::default());
+        programs.expect_broker();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        programs.connected(Outgoing::of(Box::new(ours)));
+        let (visit, other) = (programs.visit(), programs.visit());
+        let progress = Progress { rank: 1, operations: 0, period: 0, told: 3 };
+        other.progress(job(), progress, WallTime::from_unix_nanos(1));
+        let mut long = rank(0);
+        long.asks[0].seen =
+            Some((0..58_000).map(|at| Ipv4Addr::from_bits(u32::MAX - at)).collect());
+        std::thread::scope(|scope| {
+            let report = scope.spawn(|| visit.report(job(), long));
+            let began = Instant::now();
+            while programs.state.try_lock().is_ok() {
+                assert!(began.elapsed() < Duration::from_secs(60), "it is not written");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(programs.progress_of(&job()).unwrap().iterations, 3);
+            programs.retain(|_| false);
+            assert!(!other.has_course() && !report.is_finished());
+            drop(theirs);
+            programs.disconnected();
+        });
     }
 
     // Goal: a rank that has ended holds back nobody's progress. Method: the slowest of two ends.

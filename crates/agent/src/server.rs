@@ -16,10 +16,12 @@ use keeptime_mpiqos::wire::{Answer, RankAnswer, Report};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::num::NonZero;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -27,10 +29,14 @@ use thiserror::Error;
 const TICK: Duration = Duration::from_millis(250);
 /// Connections at once: a coordinator, its jobs' renewals and some people looking.
 const CONNECTIONS_MAX: usize = 128;
-/// Connections of ordinary users at once, beside these: every rank of their MPI programs has one.
-const STRANGERS_MAX: usize = 256;
-/// Of these, so many are one user's at most: nobody keeps the others out.
-const STRANGER_MAX: usize = 64;
+/// Connections of one ordinary user at once, beside these: every rank of their MPI programs has one, and commands that they start.
+/// So many for each processor, within these; all users have four times as many, within [`STRANGERS_MAX`]: nobody keeps the others
+/// out.
+const STRANGER_FOR_EACH: usize = 2;
+const STRANGER_MIN: usize = 64;
+const STRANGER_MAX: usize = 512;
+/// Each has a thread.
+const STRANGERS_MAX: usize = 1_024;
 /// A connection that says nothing for so long is closed, unless a command of a job lasts as long as it, or a rank has told
 /// on it how far it is.
 const IDLE_MAX: Duration = Duration::from_secs(300);
@@ -71,12 +77,13 @@ pub fn serve<E: Enforcer + 'static>(
     let ticking = Arc::clone(agent);
     vital::spawn("ticks", move || tick_for_ever(&ticking)).map_err(ServeError::Thread)?;
     let trusted = Seats::new(CONNECTIONS_MAX).at_most(CONNECTIONS_MAX);
-    let strangers = Seats::new(STRANGER_MAX).at_most(STRANGERS_MAX);
+    let [of_one, of_all] = strangers(thread::available_parallelism().map_or(1, NonZero::get));
+    let strangers = Seats::new(of_one).at_most(of_all);
     for stream in listener.incoming() {
         // The peer sees a closed connection; there is nobody else to tell.
         let Ok((stream, user)) = stream.and_then(|s| peer(&s).map(|user| (s, user))) else {
             // Who waits where there is no descriptor left is there at the next look, too.
-            std::thread::sleep(ACCEPT_PAUSE);
+            thread::sleep(ACCEPT_PAUSE);
             continue;
         };
         let seats = if is_trusted(user) { &trusted } else { &strangers };
@@ -93,9 +100,15 @@ pub fn serve<E: Enforcer + 'static>(
             }
         };
         // Where no thread can be made, the connection is closed, and the others and the node's jobs go on.
-        let _ = std::thread::Builder::new().spawn(conversation);
+        let _ = thread::Builder::new().spawn(conversation);
     }
     Ok(())
+}
+
+/// How many connections one user has at the most, and all together, where there are so many processors.
+fn strangers(processors: usize) -> [usize; 2] {
+    let of_one = processors.saturating_mul(STRANGER_FOR_EACH).clamp(STRANGER_MIN, STRANGER_MAX);
+    [of_one, (4 * of_one).min(STRANGERS_MAX)]
 }
 
 fn listen(socket: &Path) -> Result<UnixListener, ServeError> {
@@ -132,7 +145,7 @@ fn tick_for_ever<E: Enforcer>(agent: &Mutex<Agent<E>>) {
             tracing::error!("what was assigned is not enforced, or not recorded: {said}");
         }
         last = said;
-        std::thread::sleep(TICK);
+        thread::sleep(TICK);
     }
 }
 
@@ -239,7 +252,7 @@ impl<E: Enforcer> Commands<'_, E> {
             if lock(self.agent).end_command(job, command).is_ok() {
                 return Ok(());
             }
-            std::thread::sleep(END_PAUSE);
+            thread::sleep(END_PAUSE);
         }
         lock(self.agent).end_command(job, command)
     }
@@ -285,6 +298,12 @@ pub(crate) fn lock<E>(agent: &Mutex<Agent<E>>) -> MutexGuard<'_, Agent<E>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_have_connections_on_nodes_of_any_size() {
+        let all = [1, 32, 96, 192, 1_000].map(strangers);
+        assert_eq!(all, [[64, 256], [64, 256], [192, 768], [384, 1_024], [512, 1_024]]);
+    }
     use crate::agent::testing::{FakeKernel, capacity};
     use crate::enforce::Unenforced;
     use crate::store::Store;
@@ -327,7 +346,7 @@ mod tests {
         look: impl FnOnce() -> T,
     ) -> (Response, T) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             scope.spawn(move || converse(agent, theirs, &Requester::Trusted));
             let mut line = serde_json::to_vec(request).unwrap();
             line.push(b'\n');
@@ -413,8 +432,8 @@ mod tests {
         let later = Request::Enforce(Assignment { from_unix_nanos, ..later });
         assert_eq!(agent.answer(later, &Requester::Trusted, at), Response::Done);
         let agent = Arc::new(Mutex::new(agent));
-        std::thread::spawn(move || serve(&agent, &claim));
-        std::thread::sleep(Duration::from_secs(30));
+        thread::spawn(move || serve(&agent, &claim));
+        thread::sleep(Duration::from_secs(30));
     }
 
     // Goal: an agent that repairs nothing any more does not answer as if it did: whoever started it sees its end. Method: a
@@ -464,12 +483,12 @@ mod tests {
         let mut line = serde_json::to_vec(&told).unwrap();
         line.push(b'\n');
         (&ours).write_all(&line).unwrap();
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             scope.spawn(|| converse(&agent, theirs, &Requester::Trusted));
             let mut reader = BufReader::new(&ours);
             let mut answer = String::new();
             reader.read_line(&mut answer).unwrap();
-            std::thread::sleep(20 * MOMENT);
+            thread::sleep(20 * MOMENT);
             let is_known = lock(&agent).programs().progress_of(&job()).is_some();
             let withdraw = Request::Withdraw { job: job() };
             let withdrawn = lock(&agent).answer(withdraw, &Requester::Trusted, now());

@@ -31,8 +31,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, interval, sleep, timeout};
 
 /// Bytes of one node's reports that no desk has heard yet, the newest of each job: what is made of them takes a few times as
-/// much. The ranks of a node say 384 MiB at the most, over so many connections to its agent, in lines of 1 MiB: that fits, with
-/// what was said of others over the connection before.
+/// much. 32 jobs of a node may say as much there as one line holds; usual ones say a few KiB.
 const UNHEARD_BYTES_MAX: usize = 32 * LINE_BYTES_MAX as usize;
 /// A report counts as so many bytes at least, which are kept beside it.
 const REPORT_BYTES_MIN: usize = 1 << 10;

@@ -6,8 +6,8 @@ use keeptime_model::Invalid;
 use keeptime_mpiqos::wire::{Answer, Ask, RankState};
 use std::collections::BTreeMap;
 
-/// Of all that ranks of one job ask for: what is left of the line has room for the numbers of a thousand ranks, and there are
-/// fewer, since each has a connection.
+/// Of all that ranks of one job ask for: what is left of the line has room for the numbers of 1,200 ranks, and there are fewer,
+/// since each has a connection.
 const ASKS_BYTES_MAX: usize = LINE_BYTES_MAX as usize - (64 << 10);
 
 /// As much as has room.

@@ -184,6 +184,9 @@ fn names(jobs: &BTreeSet<Name>) -> String {
 fn run_agent(path: &Path, check: bool) -> Result<()> {
     let config = read_config(path)?;
     enforce::check_device(&config).map_err(anyhow::Error::from_boxed)?;
+    if let Some(sentence) = enforce::slower_device(&config) {
+        tracing::warn!("{sentence}");
+    }
     if check {
         return Ok(());
     }
