@@ -10,6 +10,8 @@ use keeptime_model::units::WallTime;
 use keeptime_mpiqos::wire::{Answer, AskState, Progress, RankAnswer, RankState};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,6 +22,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// All ranks that are connected.
 #[derive(Debug, Default)]
 pub struct Programs {
+    connections: AtomicU64,
     /// Held also while the broker is told something, which may take as long as that takes to read it.
     state: Mutex<State>,
     /// How far ranks are, by the numbers of their connections: apart, since that is asked for while this node is enforced.
@@ -29,7 +32,6 @@ pub struct Programs {
 
 #[derive(Debug, Default)]
 struct State {
-    connections: u64,
     /// The number of what was said last: of no two jobs and no two talks the same.
     said: u64,
     ranks: BTreeMap<u64, Seat>,
@@ -98,9 +100,8 @@ pub struct Visit {
 impl Programs {
     /// A connection that may become a rank's.
     pub fn visit(self: &Arc<Self>) -> Visit {
-        let mut state = self.lock();
-        state.connections += 1;
-        Visit { programs: Arc::clone(self), number: state.connections }
+        let number = self.connections.fetch_add(1, Relaxed) + 1;
+        Visit { programs: Arc::clone(self), number }
     }
 
     /// There will be a broker.
@@ -477,10 +478,13 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(1));
             }
             assert_eq!(programs.progress_of(&job()).unwrap().iterations, 3);
+            let next = programs.visit();
+            assert!(next.number > other.number);
             programs.retain(|_| false);
             assert!(!other.has_course() && !report.is_finished());
             drop(theirs);
             programs.disconnected();
+            drop(next);
         });
     }
 

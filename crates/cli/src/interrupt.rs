@@ -91,7 +91,9 @@ const AGAIN_AFTER: Duration = Duration::from_millis(500);
 fn hear(signal: Signal, asked: &mut Asked) {
     // The terminal may be gone; and who reads what is told may take its time, which the next signal must not wait for.
     let tell = |what: &'static str| {
-        std::thread::spawn(move || drop(writeln!(std::io::stderr(), "{what}")));
+        let told = move || drop(writeln!(std::io::stderr(), "{what}"));
+        // Where no thread can be had, it is not told.
+        drop(std::thread::Builder::new().spawn(told));
     };
     match OF_USERS.iter().position(|of_users| *of_users == signal) {
         Some(at) => CAME[at].store(true, Ordering::SeqCst),

@@ -427,6 +427,9 @@ fn a_change_passes_as_often_as_what_is_new_and_stays_where_it_is() {
     change(&mut world, handle, on(&["n2"], 90)).expect("it is nobody's who waits");
     change(&mut world, own, share(6, 3_600)).expect("it is there already");
     assert_eq!(refused(change(&mut world, own, share(6, 3_601))).reason, kept);
+    let later = world.reserve("later", request(named(&["n1"]), 5, 0, 7_200, 60)).unwrap();
+    let earlier = Request { from_unix_nanos: Some(at(0)), ..share(5, 60) };
+    assert_eq!(refused(change(&mut world, later, earlier)).reason, kept);
 }
 
 // Goal: nodes are kept only from those who are in the way. Method: who waits has most of its own share in another reservation, or

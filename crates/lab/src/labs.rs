@@ -111,9 +111,12 @@ impl Labs {
         if files.directory().exists() || in_use_elsewhere(spec.name()) {
             return Err(LabError::Exists { name: spec.name().clone() });
         }
+        if let Err(error) = remove_empty_groups(spec.name()) {
+            lock.release(&self.runtime);
+            return Err(error);
+        }
         let made = self.check_cpu(spec).and_then(|()| {
             spec.check_disks(&disk::disks())?;
-            remove_empty_groups(spec.name())?;
             files.create()?;
             self.start(spec, &files, &lock)
         });
@@ -649,7 +652,10 @@ fn remove_empty_groups(name: &Name) -> Result<(), LabError> {
     if Maker::own() == Maker::Root
         && let Ok(hierarchies) = Hierarchies::discover()
     {
-        hierarchies.group(lab_group_path(name))?.remove()?;
+        let group = hierarchies.group(lab_group_path(name))?;
+        if group.exists() {
+            group.remove()?;
+        }
     }
     Ok(())
 }

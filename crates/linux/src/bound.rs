@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The group of a process in each hierarchy, as `/proc/PID/cgroup` tells it.
@@ -115,6 +116,13 @@ impl Group {
         let version_2 = self.hierarchies().iter().find(|h| h.controller().is_none())?;
         let from = Path::new(path.trim_start_matches('/'));
         limit_between(version_2.root(), from, self.path())
+    }
+
+    /// Whose the group `path` of version 2 is.
+    pub fn owner_of(&self, path: &str) -> Option<u32> {
+        let version_2 = self.hierarchies().iter().find(|h| h.controller().is_none())?;
+        let directory = version_2.root().join(path.trim_start_matches('/'));
+        Some(std::fs::metadata(directory).ok()?.uid())
     }
 
     /// Where a process is; nothing if it is in this group.

@@ -229,7 +229,8 @@ fn kept_share(link: &Link, merged: &BTreeMap<FlowKey, Flow>) -> Share {
     u32::try_from(ppm).ok().and_then(|ppm| Share::try_from(ppm).ok()).unwrap_or(Share::ONE)
 }
 
-/// With a part of its guarantee; it may still send as much where there is room.
+/// With a part of its guarantee. It may still send as much where there is room; but what is policed, by which more is dropped than
+/// that.
 fn in_part(flow: &Flow, kept: Share) -> Flow {
     Flow { rate: flow.rate.share_floor(kept), up_to: flow.up_to.max(flow.rate), ..*flow }
 }

@@ -128,7 +128,9 @@ impl Kernel {
     /// the switch by which they may. Slurm's have its limits of memory, cores and devices, all of which one switch gives up; not
     /// those of what is above them.
     fn limit_left_from(&self, group: &str) -> Option<(String, &'static str)> {
-        let above_slurm = above_slurm(group);
+        let owner = |scope: &str| self.group.owner_of(scope);
+        let above_slurm = above_slurm(group).filter(|(_, scope)| owner(scope) == Some(0));
+        let above_slurm = above_slurm.map(|(above, _)| above);
         if above_slurm.is_some() && !self.leaves_slurm {
             return Some((format!("Slurm in {group}"), "leaves_slurm"));
         }
@@ -240,13 +242,16 @@ fn worth_binding(sockets: BTreeMap<u64, bool>, bound: &BTreeMap<u64, u64>) -> Ve
     having.into_iter().chain(others.into_iter().take(room)).map(|(cookie, _)| cookie).collect()
 }
 
-/// Above Slurm's, where this is one of `proctrack/cgroup` with control groups of version 2 (cgroup.conf(5):
-/// `slurmstepd.scope`, of one node with several daemons `NODE_slurmstepd.scope`). Anybody may call a scope so, but only root
-/// one of the system's.
-fn above_slurm(group: &str) -> Option<&'static str> {
-    const SYSTEMS: &str = "/system.slice";
-    let scope = group.strip_prefix(SYSTEMS)?.strip_prefix('/')?.split('/').next()?;
-    scope.ends_with("slurmstepd.scope").then_some(SYSTEMS)
+/// Above Slurm's, and Slurm's, where this is one of `proctrack/cgroup` with control groups of version 2 (cgroup.conf(5):
+/// `slurmstepd.scope`, of one node with several daemons `NODE_slurmstepd.scope`). Anybody may call a scope so: whether it is
+/// root's is to be looked at.
+fn above_slurm(group: &str) -> Option<(&str, &str)> {
+    const SCOPE: &str = "slurmstepd.scope";
+    let is_end = |end: usize| matches!(group.as_bytes().get(end), None | Some(b'/'));
+    let ends = group.match_indices(SCOPE).map(|(at, _)| at + SCOPE.len());
+    let scope = &group[..ends.into_iter().find(|end| is_end(*end))?];
+    let (above, _) = scope.rsplit_once('/')?;
+    Some((if above.is_empty() { "/" } else { above }, scope))
 }
 
 fn failed(error: impl Into<BoxedError>) -> BindError {
@@ -274,19 +279,18 @@ mod tests {
 
     #[test]
     fn groups_of_slurm_are_known_by_its_scope() {
-        for own in [
-            "/system.slice/slurmstepd.scope/job_5/step_0/user/task_0",
-            "/system.slice/n1_slurmstepd.scope/job_5/step_batch/user/task_0",
+        for (above, scope) in [
+            ("/system.slice", "/system.slice/slurmstepd.scope"),
+            ("/system.slice", "/system.slice/n1_slurmstepd.scope"),
+            ("/pods/slurmstepd.scopes/a", "/pods/slurmstepd.scopes/a/slurmstepd.scope"),
+            ("/", "/slurmstepd.scope"),
         ] {
-            assert_eq!(above_slurm(own), Some("/system.slice"), "{own}");
+            for below in ["", "/job_5/step_0/user/task_0", "/job_5/slurmstepd.scope"] {
+                let own = format!("{scope}{below}");
+                assert_eq!(above_slurm(&own), Some((above, scope)), "{own}");
+            }
         }
-        for other in [
-            "/",
-            "/system.slice/slurmd.service",
-            "/user.slice/user-1000.slice/user@1000.service/app.slice/slurmstepd.scope",
-            "/system.slice/other.service/slurmstepd.scope",
-            "/system.slices/slurmstepd.scope",
-        ] {
+        for other in ["/", "/system.slice/slurmd.service", "/system.slice/slurmstepd.scopes"] {
             assert_eq!(above_slurm(other), None, "{other}");
         }
     }

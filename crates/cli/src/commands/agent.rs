@@ -181,17 +181,22 @@ fn names(jobs: &BTreeSet<Name>) -> String {
     jobs.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")
 }
 
+fn tell_slower_device(config: &Config) {
+    if let Some(sentence) = enforce::slower_device(config) {
+        tracing::warn!("{sentence}");
+    }
+}
+
 fn run_agent(path: &Path, check: bool) -> Result<()> {
     let config = read_config(path)?;
     enforce::check_device(&config).map_err(anyhow::Error::from_boxed)?;
-    if let Some(sentence) = enforce::slower_device(&config) {
-        tracing::warn!("{sentence}");
-    }
     if check {
+        tell_slower_device(&config);
         return Ok(());
     }
     let claim = Claim::take(&config.socket)?;
     enforce::await_device(&config);
+    tell_slower_device(&config);
     let enforcer = enforce::enforcer(&config, &guard()?).map_err(anyhow::Error::from_boxed)?;
     for sentence in enforcer.not_enforced() {
         tracing::warn!("not enforced: {sentence}");

@@ -250,7 +250,7 @@ impl Engine {
             self.turns.changes(self.steady, handle, &nodes);
         }
         if let Ok(new) = &found {
-            let keeps = kept_by(&old, &new.request, new.until);
+            let keeps = kept_by(&old, &new.request, (new.from, new.until));
             self.passes(Handle::new(self.next), new, keeps);
         }
         if caller.user == old.owner {

@@ -92,9 +92,9 @@ impl Engine {
         &self,
         old: Option<&Reservation>,
         request: &Request,
-        until: Option<WallTime>,
+        span: (WallTime, Option<WallTime>),
     ) -> Vec<bool> {
-        let kept = old.map(|old| kept_by(old, request, until)).unwrap_or_default();
+        let kept = old.map(|old| kept_by(old, request, span)).unwrap_or_default();
         let mut drained = Vec::new();
         for name in self.book.drained().keys().filter(|name| !kept.contains(name)) {
             // The cluster may not have it any more.
@@ -144,7 +144,7 @@ impl Engine {
             Kind::New { .. } => None,
             Kind::Change { .. } => self.book.reservations().get(&handle),
         };
-        let kept = old.map(|old| kept_by(old, &proposal.request, proposal.until));
+        let kept = old.map(|old| kept_by(old, &proposal.request, (proposal.from, proposal.until)));
         let kept = kept.unwrap_or_default();
         self.drained_of(proposal.grant.nodes.iter().filter(|name| !kept.contains(name)))
     }
@@ -206,17 +206,18 @@ impl Engine {
 }
 
 /// Nodes that what is asked for in the place of `old` may keep although they are drained, or kept for others: all that `old` has,
-/// for no longer than was promised. A web site's node is no other site's.
+/// no earlier and for no longer than was promised. A web site's node is no other site's.
 pub(super) fn kept_by<'a>(
     old: &'a Reservation,
     request: &Request,
-    until: Option<WallTime>,
+    (from, until): (WallTime, Option<WallTime>),
 ) -> &'a [Name] {
     let is_same_site = match (&old.request.ask, &request.ask) {
         (Ask::SiteNode(held), Ask::SiteNode(asked)) => held.site == asked.site,
         _ => true,
     };
-    let is_kept = is_same_site && is_in_time(old, request, until);
+    let is_later = from >= old.from_unix_nanos;
+    let is_kept = is_same_site && is_later && is_in_time(old, request, until);
     if is_kept { old.nodes() } else { &[] }
 }
 

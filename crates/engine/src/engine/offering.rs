@@ -27,8 +27,8 @@ pub(super) enum Place<'a> {
     Own(Handle),
     /// That of one that is lost.
     OfLost,
-    /// That of a reservation which it changes. Nodes that this has not, or not for so long, may be kept from it for all who
-    /// wait.
+    /// That of a reservation which it changes. Nodes that this has not, or not so early or for so long, may be kept from it for
+    /// all who wait.
     OfOld(&'a Reservation),
 }
 
@@ -133,7 +133,7 @@ impl Engine {
             [] => self.outside(&request.among),
             stays => self.outside(stays),
         };
-        let drained = self.drained_for(old, &request, until);
+        let drained = self.drained_for(old, &request, (from, until));
         if let (Place::Own(_), Some(name)) = (place, self.unknown(&request.among)) {
             return Err(Invalid::new("among", name, "nodes of the cluster").into());
         }

@@ -88,7 +88,7 @@ impl Engine {
         let tables = self.counted_in(&asked.caller.user, &request.ask);
         let free = |table| self.calendar.table(table).map_or(0, |table| table.least_free(span));
         let shares = tables.map_or(self.shares, |tables| tables.map(free));
-        let drained = self.drained_for(None, request, None);
+        let drained = self.drained_for(None, request, (span.from(), None));
         let soon = span.from() <= self.told_until();
         let idle = self.idle_admission(request, shares);
         let idle = idle.map(|idle| Admission { drained, soon, ..idle });
@@ -217,7 +217,9 @@ impl Engine {
         let (before, has) = match (place, &request.ask) {
             (_, Ask::SiteNode(_)) | (Place::OfLost, _) => return kept,
             (Place::Own(handle), _) => (handle, [].as_slice()),
-            (Place::OfOld(old), _) => (Handle::new(self.next), kept_by(old, request, until)),
+            (Place::OfOld(old), _) => {
+                (Handle::new(self.next), kept_by(old, request, (from, until)))
+            }
         };
         let count = self.cluster.topology().nodes().len();
         let mut left = count;
