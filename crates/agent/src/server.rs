@@ -12,8 +12,10 @@ use keeptime_linux::syscall::SyscallError;
 use keeptime_linux::{users, vital};
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
+use keeptime_model::units::CpuPpm;
 use keeptime_mpiqos::wire::{Answer, RankAnswer, Report};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::num::NonZero;
@@ -162,7 +164,7 @@ fn converse<E: Enforcer>(
 ) -> io::Result<()> {
     let process = getsockopt(&stream, PeerCredentials)?.pid();
     let visit = lock(agent).programs().visit();
-    let mut commands = Commands { agent, started: Vec::new() };
+    let mut lasting = Lasting { agent, started: Vec::new(), restrained: BTreeMap::new() };
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
@@ -171,7 +173,7 @@ fn converse<E: Enforcer>(
             Ok(_) => {}
             // What runs in a job says nothing for as long as it runs, and a rank for as long as it computes.
             Err(error) => match is_timeout(&error) && line.is_empty() {
-                true if commands.are_wanted() || visit.has_course() => continue,
+                true if lasting.is_wanted() || visit.has_course() => continue,
                 _ => return Err(error),
             },
         }
@@ -182,7 +184,7 @@ fn converse<E: Enforcer>(
                 let started = lock(agent).start_command(&job, process, requester, now());
                 match started {
                     Ok((place, command)) => {
-                        commands.started.extend(command.map(|command| (job, command)));
+                        lasting.started.extend(command.map(|command| (job, command)));
                         Response::Started(place)
                     }
                     Err(error) => error.into(),
@@ -198,6 +200,14 @@ fn converse<E: Enforcer>(
                     }
                     Err(reason) => Response::Refused { reason },
                 }
+            }
+            Ok(Request::Restrain { job, cpu_ppm }) => {
+                let request = Request::Restrain { job: job.clone(), cpu_ppm };
+                let response = lock(agent).answer(request, requester, now());
+                if response == Response::Done {
+                    lasting.restrained.insert(job, cpu_ppm);
+                }
+                response
             }
             Ok(request) => lock(agent).answer(request, requester, now()),
         };
@@ -232,21 +242,24 @@ fn answer_rank<E: Enforcer>(
     }
 }
 
-/// The commands of jobs that last as long as a connection.
-struct Commands<'a, E: Enforcer> {
+/// What lasts as long as a connection: commands of jobs, and that jobs are restrained.
+struct Lasting<'a, E: Enforcer> {
     agent: &'a Mutex<Agent<E>>,
     started: Vec<(Name, Started)>,
+    /// The CPU of each job, as it was asked for last.
+    restrained: BTreeMap<Name, CpuPpm>,
 }
 
-impl<E: Enforcer> Commands<'_, E> {
+impl<E: Enforcer> Lasting<'_, E> {
     /// Whether the job of one of them is still there.
-    fn are_wanted(&self) -> bool {
+    fn is_wanted(&self) -> bool {
         let agent = lock(self.agent);
         let is_there = |job: &Name| agent.assignments().any(|assigned| assigned.job == *job);
-        self.started.iter().any(|(job, _)| is_there(job))
+        let started = self.started.iter().map(|(job, _)| job);
+        started.chain(self.restrained.keys()).any(is_there)
     }
 
-    /// Ends one of them. Others are answered between two tries.
+    /// Ends a command. Others are answered between two tries.
     fn end(&self, job: &Name, command: &Started) -> Result<(), BoxedError> {
         for _ in 1..END_TRIES {
             if lock(self.agent).end_command(job, command).is_ok() {
@@ -262,8 +275,11 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-impl<E: Enforcer> Drop for Commands<'_, E> {
+impl<E: Enforcer> Drop for Lasting<'_, E> {
     fn drop(&mut self) {
+        for (job, cpu) in &self.restrained {
+            lock(self.agent).lift(job, *cpu);
+        }
         for (job, command) in &self.started {
             if let Err(error) = self.end(job, command) {
                 tracing::warn!("a command of {job} is not ended: {}", chain(error.as_ref()));
@@ -298,18 +314,12 @@ pub(crate) fn lock<E>(agent: &Mutex<Agent<E>>) -> MutexGuard<'_, Agent<E>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranks_have_connections_on_nodes_of_any_size() {
-        let all = [1, 32, 96, 192, 1_000].map(strangers);
-        assert_eq!(all, [[64, 256], [64, 256], [192, 768], [384, 1_024], [512, 1_024]]);
-    }
     use crate::agent::testing::{FakeKernel, capacity};
     use crate::enforce::Unenforced;
     use crate::store::Store;
     use keeptime_model::assignment::Assignment;
     use keeptime_model::pattern::RANKS_MAX;
-    use keeptime_model::units::{CpuPpm, Nanos};
+    use keeptime_model::units::Nanos;
     use keeptime_mpiqos::wire::Progress;
     use nix::sys::signal::Signal;
     use serde_json::json;
@@ -466,6 +476,25 @@ mod tests {
         assert!(matches!(refused, Response::Refused { .. }) && !is_known, "{refused:?}");
         assert_eq!(tell(RANKS_MAX - 1), (Response::Done, true));
         assert_eq!(lock(&agent).programs().progress_of(&job()), None);
+    }
+
+    #[test]
+    fn ranks_have_connections_on_nodes_of_any_size() {
+        let all = [1, 32, 96, 192, 1_000].map(strangers);
+        assert_eq!(all, [[64, 256], [64, 256], [192, 768], [384, 1_024], [512, 1_024]]);
+    }
+
+    // Goal: what a run was held at ends with it, however that ends, so that the next one has all that is reserved.
+    #[test]
+    fn a_job_is_restrained_for_as_long_as_whoever_has_asked_for_it_is_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let agent = agent(&directory);
+        let cpu_ppm = CpuPpm::from_percent(5);
+        let restraint = || lock(&agent).restraint(&job());
+        let restrain = Request::Restrain { job: job(), cpu_ppm };
+        let (answer, while_there) = answer_and(&agent, &restrain, restraint);
+        assert_eq!((answer, while_there), (Response::Done, Some(cpu_ppm)));
+        assert_eq!(restraint(), None);
     }
 
     // Goal: how far a rank is stays known while it says nothing, as between two iterations that take hours, and its connection

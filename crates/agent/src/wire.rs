@@ -51,7 +51,8 @@ pub enum Request {
         job: Name,
     },
     /// Have the job use at most so much of the CPU that it was assigned, until something else is said: what
-    /// it does not need is lent to who has none. All of it, or more, ends that; so does the agent's end.
+    /// it does not need is lent to who has none. All of it, or more, ends that; so does the end of this connection, or of the
+    /// agent.
     Restrain {
         /// The job, which must have begun.
         job: Name,

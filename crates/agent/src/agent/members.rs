@@ -123,6 +123,21 @@ impl<E: Enforcer> Agent<E> {
         Response::Failed { error: chain(error.as_ref()) }
     }
 
+    /// Whoever has restrained a job to this is gone: it has all of its CPU again, unless somebody else restrains it since.
+    pub(crate) fn lift(&mut self, job: &Name, cpu: CpuPpm) {
+        if self.restrained.get(job) == Some(&cpu) {
+            self.restrained.remove(job);
+            // The next tick tries again.
+            let _ = self.reconcile();
+        }
+    }
+
+    /// What a job is restrained to.
+    #[cfg(test)]
+    pub(crate) fn restraint(&self, job: &Name) -> Option<CpuPpm> {
+        self.restrained.get(job).copied()
+    }
+
     /// A job that is enforced now.
     fn begun(&self, job: &Name) -> Result<Assignment, BindError> {
         if !self.book.assignments().contains_key(job) {
@@ -186,6 +201,15 @@ mod tests {
         // What was assigned is still what is told, and what it goes back to.
         assert!(agent.assignments().all(|told| told.cpu_ppm == all.cpu_ppm));
         assert_eq!(agent.answer(restrain(all.cpu_ppm), ROOT, at(2)), Response::Done);
+        assert_eq!(agent.enforcer.0[&job].cpu_ppm, all.cpu_ppm);
+        // Of two who restrain it the last counts, whoever goes first.
+        let quarter = CpuPpm::new(all.cpu_ppm.get() / 4);
+        for cpu in [half, quarter] {
+            assert_eq!(agent.answer(restrain(cpu), ROOT, at(2)), Response::Done);
+        }
+        agent.lift(&job, half);
+        assert_eq!(agent.enforcer.0[&job].cpu_ppm, quarter);
+        agent.lift(&job, quarter);
         assert_eq!(agent.enforcer.0[&job].cpu_ppm, all.cpu_ppm);
         // Another agent knows nothing of it.
         assert_eq!(agent.answer(restrain(half), ROOT, at(2)), Response::Done);

@@ -1,7 +1,6 @@
 //! When a reservation that was made before begins, at the broker and on its nodes.
 
 use crate::cluster::Cluster;
-use crate::pacing;
 use crate::reach::KeptAgent;
 use keeptime_broker::client::ClientError;
 use keeptime_model::name::Name;
@@ -52,20 +51,19 @@ impl Beginning {
             }
             std::thread::sleep(LOOK_EVERY);
         }
-        // A run before this one may have been killed while it was held at less.
-        pacing::lift(&mut self.agents, &self.job);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pacing::testing::{self, ToldAgent};
+    use crate::reach::AgentPlace;
     use keeptime_agent::wire::{JobStatus, Request, Response};
     use keeptime_model::assignment::CpuMechanism;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
 
-    // Goal: one hiccup of an agent ends no wait, and what a killed run before left does not stay. Method: an agent that hangs up,
-    // has the job, and then enforces it.
+    // Goal: one hiccup of an agent ends no wait. Method: an agent that hangs up, has the job, and then enforces it.
     #[test]
     fn what_begins_is_waited_for_though_an_agent_hangs_up_once() {
         let job: Name = "r7".parse().unwrap();
@@ -74,12 +72,26 @@ mod tests {
             let unmeasured = JobStatus::unmeasured(serde_json::from_str(assigned).unwrap());
             Response::Job(Box::new(JobStatus { cpu_kept_by, ..unmeasured }))
         };
-        let answers = vec![status(None), status(Some(CpuMechanism::Bandwidth)), Response::Done];
-        let agent = ToldAgent::new(1, answers);
-        let mut beginning = Beginning { job: job.clone(), agents: vec![agent.kept()] };
+        let answers = [status(None), status(Some(CpuMechanism::Bandwidth))];
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("agent.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let agent = std::thread::spawn(move || {
+            drop(listener.accept().unwrap());
+            let (stream, _) = listener.accept().unwrap();
+            let requests = BufReader::new(&stream).lines().map_while(Result::ok);
+            let answer = |(request, answer): (String, &Response)| {
+                let line = serde_json::to_string(answer).unwrap() + "\n";
+                (&stream).write_all(line.as_bytes()).unwrap();
+                serde_json::from_str::<Request>(&request).unwrap()
+            };
+            requests.zip(&answers).map(answer).collect::<Vec<_>>()
+        });
+        let agents = vec![KeptAgent::new(AgentPlace::Socket(socket))];
+        let mut beginning = Beginning { job: job.clone(), agents };
         beginning.wait();
         drop(beginning);
-        let look = Request::Job { job: job.clone() };
-        assert_eq!(agent.asked(), [look.clone(), look, testing::lift(&job)]);
+        let look = Request::Job { job };
+        assert_eq!(agent.join().unwrap(), [look.clone(), look]);
     }
 }

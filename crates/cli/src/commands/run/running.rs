@@ -52,13 +52,7 @@ pub fn run_reserved(
             paced.line(line);
         }
         on_said(said);
-    });
-    if let (Some(paced), Err(error)) = (&mut paced, &ran)
-        && is_lost(error)
-    {
-        paced.job_is_lost();
-    }
-    let ran = ran?;
+    })?;
     // The run is done in any case.
     let at_full = paced.and_then(|paced| paced.at_full()).unwrap_or(ran.time);
     if let Err(error) = hold.report(at_full) {
