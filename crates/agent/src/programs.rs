@@ -321,6 +321,14 @@ mod tests {
         RankState { number, size: 2, asks: vec![ask] }
     }
 
+    /// The same, which has talked to so many addresses.
+    fn long(number: u32, addresses: u32) -> RankState {
+        let mut rank = rank(number);
+        rank.asks[0].seen =
+            Some((0..addresses).map(|at| Ipv4Addr::from_bits(u32::MAX - at)).collect());
+        rank
+    }
+
     fn job() -> Name {
         "r1".parse().unwrap()
     }
@@ -422,12 +430,6 @@ mod tests {
     fn what_would_make_a_line_too_long_is_refused_and_what_is_there_stays() {
         let programs = Arc::new(Programs::default());
         programs.expect_broker();
-        let long = |number, addresses: u32| {
-            let mut rank = rank(number);
-            rank.asks[0].seen =
-                Some((0..addresses).map(|at| Ipv4Addr::from_bits(u32::MAX - at)).collect());
-            rank
-        };
         let visits: Vec<_> = (0..17).map(|number| (number, programs.visit())).collect();
         let asked = visits.iter().map(|(number, visit)| visit.report(job(), long(*number, 58_000)));
         let states: Vec<_> = asked.map(|answer| answer.answers[0].state).collect();
@@ -467,11 +469,8 @@ mod tests {
         let (visit, other) = (programs.visit(), programs.visit());
         let progress = Progress { rank: 1, operations: 0, period: 0, told: 3 };
         other.progress(job(), progress, WallTime::from_unix_nanos(1));
-        let mut long = rank(0);
-        long.asks[0].seen =
-            Some((0..58_000).map(|at| Ipv4Addr::from_bits(u32::MAX - at)).collect());
         std::thread::scope(|scope| {
-            let report = scope.spawn(|| visit.report(job(), long));
+            let report = scope.spawn(|| visit.report(job(), long(0, 58_000)));
             let began = Instant::now();
             while programs.state.try_lock().is_ok() {
                 assert!(began.elapsed() < Duration::from_secs(60), "it is not written");

@@ -10,9 +10,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::fs::PermissionsExt;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use world::{PATIENCE, Program, World, assert_code, said, wait};
 
 /// Ranks that do next to nothing; each has 15 % of a processor at full speed.
@@ -22,6 +22,16 @@ fn run(world: &World, program: &Program, words: &[&str], code: i32) -> Value {
     let output = world.ask("run", program, &[words, &["--json"]].concat()).output().unwrap();
     assert_code(&output, code);
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A run that has said that it waits, and what else it says.
+fn waiting(world: &World, program: &Program, words: &[&str]) -> (Child, Lines<impl BufRead>) {
+    let mut asked = world.ask("run", program, words);
+    let mut run = asked.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(first.contains("asking again for"), "{first}");
+    (run, lines)
 }
 
 /// Reserves so many per cent of both nodes.
@@ -210,11 +220,7 @@ fn a_run_that_may_wait_is_run_all_the_same() {
 
     let rest = reserve(&world, "10 %", "600s");
     let words = ["--by", "+40s", "--takes", "15s", "--wait", "60s"];
-    let mut asked = world.ask("run", &program, &words);
-    let mut run = asked.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
-    let first = lines.next().unwrap().unwrap();
-    assert!(first.contains("asking again for"), "{first}");
+    let (mut run, lines) = waiting(&world, &program, &words);
     world.run(&["cancel", rest["handle"].as_str().unwrap()], 0);
     let told: Vec<_> = lines.map(|line| line.unwrap()).collect();
     assert!(run.wait().unwrap().success(), "{told:?}");
@@ -229,11 +235,7 @@ fn a_run_that_is_interrupted_while_it_waits_was_not_refused() {
     let program = world.program(SCRIPT, "60 s", &[(5, 1.0)]);
     reserve(&world, "40 %", "600s");
     let words = ["--by", "+20s", "--takes", "15s", "--wait", "300s"];
-    let mut asked = world.ask("run", &program, &words);
-    let mut run = asked.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
-    let first = lines.next().unwrap().unwrap();
-    assert!(first.contains("asking again for"), "{first}");
+    let (run, lines) = waiting(&world, &program, &words);
     kill(Pid::from_raw(run.id() as i32), Signal::SIGTERM).unwrap();
     let output = run.wait_with_output().unwrap();
     assert_code(&output, 2);

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use world::{PATIENCE, World, assert_code, json, said, wait};
+use world::{PATIENCE, Program, World, assert_code, json, said, wait};
 
 /// Time = volume / bandwidth.
 const CURVE: [(u64, f64); 3] = [(10, 2.0), (20, 1.0), (40, 0.5)];
@@ -31,6 +31,14 @@ impl Drop for Hung {
     }
 }
 
+/// A program that takes half a second, whose reservations are moved when they are lost; the broker knows it.
+fn moving(world: &World) -> Program {
+    let program = world.program("echo time 0.5", "20 s", &CURVE);
+    program.say("on_loss = \"move\"");
+    assert_code(&world.ask("register", &program, &[]).output().unwrap(), 0);
+    program
+}
+
 /// Whether there is a reservation that begins so when it is shown.
 fn is(world: &World, handle: &str, words: &str) -> bool {
     let output = world.keeptime(&["show", handle]).output().unwrap();
@@ -46,9 +54,7 @@ fn nodes(world: &World, handle: &str) -> Vec<String> {
 #[test]
 fn what_is_lost_is_moved_or_offered_as_its_application_says_or_its_request() {
     let Some(world) = World::of("moves", &["--nodes", "3"], 20, None) else { return };
-    let program = world.program("echo time 0.5", "20 s", &CURVE);
-    program.say("on_loss = \"move\"");
-    assert_code(&world.ask("register", &program, &[]).output().unwrap(), 0);
+    moving(&world);
     let goal = ["reserve", "--application", "say", "--within", "3s", "--for", "10min"];
     assert!(world.run(&goal, 0).starts_with("r1 active, "));
     let running = world.run(&["move", "r1"], 64);
@@ -147,9 +153,7 @@ fn lost_before_it_began(world: &World, mut run: Command) -> String {
 #[test]
 fn a_run_that_waits_begins_where_its_reservation_is_moved_to() {
     let Some(world) = World::of("await", &["--nodes", "3"], 20, None) else { return };
-    let program = world.program("echo time 0.5", "20 s", &CURVE);
-    program.say("on_loss = \"move\"");
-    assert_code(&world.ask("register", &program, &[]).output().unwrap(), 0);
+    let program = moving(&world);
     let goal = ["reserve", "--app", "say", "--within", "3s", "--for", "10min", "--from", "+25s"];
     assert!(world.run(&goal, 0).starts_with("r1 granted, "));
     let lost = lost_before_it_began(&world, world.ask("run", &program, &["--in", "r1"]));

@@ -36,11 +36,7 @@ fn a_steady_run_takes_what_was_promised_and_gives_its_share_back() {
     let Some(world) = World::new("steady", 40) else { return };
     let before = world.processes();
     let takes_what_was_promised = (0..TRIES).any(|_| {
-        let points = [(5, 1.0), (20, 1.0)];
-        let quick = actual(&world, &world.program_with_cpu(SCRIPT, "90 s", &points, 30), &GOAL);
-        let promised = 2.0 * quick;
-        let points = points.map(|(mbit, _)| (mbit, promised));
-        let program = world.program_with_cpu(SCRIPT, "90 s", &points, 30);
+        let (program, promised) = promised_twice(&world);
         let steady = actual(&world, &program, &[&GOAL[..], &["--steady"]].concat());
         let again = actual(&world, &program, &GOAL);
         println!("{promised} s promised: steady {steady} s, without being held {again} s");
@@ -48,6 +44,15 @@ fn a_steady_run_takes_what_was_promised_and_gives_its_share_back() {
     });
     assert!(takes_what_was_promised, "it did not, {TRIES} times");
     world.wait_until_idle(&before, PATIENCE);
+}
+
+/// A program to which twice the time is promised that it takes, and that time.
+fn promised_twice(world: &World) -> (Program, f64) {
+    let points = [(5, 1.0), (20, 1.0)];
+    let quick = actual(world, &world.program_with_cpu(SCRIPT, "90 s", &points, 30), &GOAL);
+    let promised = 2.0 * quick;
+    let points = points.map(|(mbit, _)| (mbit, promised));
+    (world.program_with_cpu(SCRIPT, "90 s", &points, 30), promised)
 }
 
 /// Kills a steady run in a reservation when it is held at less than that has.
@@ -69,11 +74,7 @@ fn kill_steady(world: &World, program: &Program, handle: &str) {
 fn what_a_steady_run_had_is_had_by_the_next_one() {
     let Some(world) = World::new("lifted", 40) else { return };
     let have_all = (0..TRIES).any(|_| {
-        let points = [(5, 1.0), (20, 1.0)];
-        let quick = actual(&world, &world.program_with_cpu(SCRIPT, "90 s", &points, 30), &GOAL);
-        let promised = 2.0 * quick;
-        let points = points.map(|(mbit, _)| (mbit, promised));
-        let program = world.program_with_cpu(SCRIPT, "90 s", &points, 30);
+        let (program, promised) = promised_twice(&world);
         assert_code(&world.ask("register", &program, &[]).output().unwrap(), 0);
         let words = ["reserve", "--app", "say", "--within", "60s", "--for", "10min", "--quiet"];
         let handle = world.run(&words, 0);

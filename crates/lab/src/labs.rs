@@ -640,24 +640,23 @@ fn end_holder(files: &LabFiles) -> Result<bool, LabError> {
 /// Groups of that name with processes in them: a lab of another runtime directory. An ordinary user's lab has no groups that
 /// could be in the way of others'.
 fn in_use_elsewhere(name: &Name) -> bool {
-    if Maker::own() == Maker::User {
-        return false;
-    }
-    let group = Hierarchies::discover().and_then(|h| h.group(lab_group_path(name)));
-    group.and_then(|group| group.pids()).is_ok_and(|pids| !pids.is_empty())
+    roots_group(name).is_some_and(|group| group.pids().is_ok_and(|pids| !pids.is_empty()))
 }
 
 /// Groups of a lab whose holder was killed, and whose directory somebody has removed: agents would look for jobs in them.
 fn remove_empty_groups(name: &Name) -> Result<(), LabError> {
-    if Maker::own() == Maker::Root
-        && let Ok(hierarchies) = Hierarchies::discover()
-    {
-        let group = hierarchies.group(lab_group_path(name))?;
-        if group.exists() {
-            group.remove()?;
-        }
+    match roots_group(name).filter(Group::exists) {
+        Some(group) => Ok(group.remove()?),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// The group of a lab of that name, whether it is there or not; nothing for an ordinary user, or where there can be none.
+fn roots_group(name: &Name) -> Option<Group> {
+    if Maker::own() == Maker::User {
+        return None;
+    }
+    Hierarchies::discover().and_then(|hierarchies| hierarchies.group(lab_group_path(name))).ok()
 }
 
 /// All that the holder reads.

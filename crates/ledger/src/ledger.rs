@@ -24,7 +24,8 @@ pub trait Ledger: Send {
     fn status(&self) -> Status;
 
     /// Makes `batches` durable in this order, each with a revision of its own, all in one step: if
-    /// this fails, or the machine does, none is there or (outcome unknown) all of them are. Returns the revision after the last. No batches are no change. One sync.
+    /// this fails, or the machine does, none is there or (outcome unknown) all of them are. Returns
+    /// the revision after the last. No batches are no change. One sync.
     ///
     /// # Errors
     /// [`LedgerError::Fenced`] if another writer has taken over; [`LedgerError::Full`] if there is

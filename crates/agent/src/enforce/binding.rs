@@ -128,13 +128,12 @@ impl Kernel {
     /// the switch by which they may. Slurm's have its limits of memory, cores and devices, all of which one switch gives up; not
     /// those of what is above them.
     fn limit_left_from(&self, group: &str) -> Option<(String, &'static str)> {
-        let owner = |scope: &str| self.group.owner_of(scope);
-        let above_slurm = above_slurm(group).filter(|(_, scope)| owner(scope) == Some(0));
-        let above_slurm = above_slurm.map(|(above, _)| above);
-        if above_slurm.is_some() && !self.leaves_slurm {
+        let is_roots = |scope: &str| self.group.owner_of(scope) == Some(0);
+        let slurms = above_slurm(group).filter(|(_, scope)| is_roots(scope));
+        if slurms.is_some() && !self.leaves_slurm {
             return Some((format!("Slurm in {group}"), "leaves_slurm"));
         }
-        let group = above_slurm.unwrap_or(group);
+        let group = slurms.map_or(group, |(above, _)| above);
         let limit = if self.leaves_limits { None } else { self.group.limit_left(group) }?;
         Some((limit.display().to_string(), "leaves_limits"))
     }
@@ -163,12 +162,12 @@ impl Kernel {
         let Some(flows) = &mut self.flows else { return Ok(()) };
         let before = flows.bound()?;
         let has_flow = |socket: &Connection| table.has(cgroup_id, *socket.remote.ip());
-        let bound = sockets.iter().map(|socket| (socket.cookie, has_flow(socket)));
-        let all: BTreeMap<_, _> = bound.collect();
+        let all = sockets.iter().map(|socket| (socket.cookie, has_flow(socket)));
+        let all: BTreeMap<_, _> = all.collect();
         let count = all.len();
         let added = worth_binding(all, &before);
-        if added.len() < count {
-            let left = count - added.len();
+        let left = count - added.len();
+        if left > 0 {
             tracing::warn!(
                 "{left} connections of {job} are not bound, as it has no flow for them now and there are too many: bind them \
                  anew when it has"
