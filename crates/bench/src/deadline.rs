@@ -1,5 +1,5 @@
 //! Deadline jobs: how many are late on a batch log, as `keeptime run --by --wait` asks the broker for them, behind the
-//! broker's queue, and under first-come with backfill.
+//! broker's queue, under first-come with backfill, and where everything starts at once.
 //!
 //! The log is one in Standard Workload Format (`--log FILE`) or, without one, three made by a published
 //! model ([`lublin`]) from a seed (`--seed`). A log says nothing of deadlines: each job is given one, its submission and 1.5 to
@@ -8,21 +8,20 @@
 //! one that is refused runs on what is left, and is late if it ends late. So what is done is
 //! the same, and so is the utilisation but for the last hours.
 //!
-//! * As `keeptime run --by --wait` asks ([`asked`]): the broker's engine reserves for each job, one after the other, what
-//!   `planner::deadline::booking` asks for, and has those that run go slower and faster. It may promise 90 % of a node,
-//!   since that is what the kernel admits; backfill uses all.
-//! * The broker's queue (`keeptime-queue` of `keeptime sim`): its engine grants whole nodes at one rate, and a
-//!   job is promised its deadline when it starts.
-
-mod asked;
+//! * As `keeptime run --by --wait` asks (`keeptime-by` of `keeptime sim`): the broker's engine reserves for each job, one
+//!   after the other, what `planner::deadline::booking` asks for, and has those that run go slower and faster. It may promise
+//!   90 % of a node, since that is what the kernel admits; all others use all.
+//! * The broker's queue (`keeptime-queue`): its engine grants whole nodes at one rate, and a job is promised its deadline when
+//!   it starts.
+//! * Nobody decides (`none`): processors are shared as if that cost nothing, and as if there was memory for all.
 
 use crate::figures::{Figures, Target, quantile};
 use crate::quick;
 use anyhow::{Context, Result};
-use asked::Asked;
 use keeptime::machine::Machine;
-use keeptime_model::units::{CpuPpm, Share};
-use keeptime_whatif::policy::Choice;
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{Nanos, Share};
+use keeptime_whatif::policy::{Action, Choice, Policy};
 use keeptime_whatif::shape::Shape;
 use keeptime_whatif::simulate::Trial;
 use keeptime_whatif::trace::{Log, Submission, lublin, swf};
@@ -87,10 +86,21 @@ struct Run {
     asked: Outcome,
     queued: Outcome,
     backfilled: Outcome,
-    /// How long the broker was busy with each request for a deadline, in milliseconds, in the order in which they came.
+    shared: Outcome,
+    /// How long each moment took in which somebody asked for a deadline, in milliseconds, in their order: what the job and the
+    /// broker work out, for one job in nearly all.
     decisions: Vec<f64>,
-    /// What all three replays took.
+    /// What all four replays took.
     seconds: f64,
+}
+
+/// A policy, and how long it takes to decide.
+struct Timed<'a> {
+    policy: Box<dyn Policy>,
+    /// In milliseconds.
+    decisions: &'a mut Vec<f64>,
+    /// Somebody asks who has not been decided about.
+    asks: bool,
 }
 
 /// Logs that are made.
@@ -102,7 +112,7 @@ pub struct Made {
     pub loads: Vec<f64>,
 }
 
-/// Replays the first `jobs` of `log`, or of logs that are made from `seed`, under all three and writes the figures.
+/// Replays the first `jobs` of `log`, or of logs that are made from `seed`, under all four and writes the figures.
 pub fn run(out: &Path, log: Option<&Path>, made: &Made, jobs: usize, seed: u64) -> Result<()> {
     let logs = match log {
         Some(path) => vec![read(path, jobs, seed)?],
@@ -126,30 +136,71 @@ pub fn run(out: &Path, log: Option<&Path>, made: &Made, jobs: usize, seed: u64) 
     figures.finish(out, &Raw { machine: Machine::here(), runs })
 }
 
-/// By a policy of `keeptime sim`, on whole nodes that have nothing to say to each other.
-fn simulated(policy: Choice, nodes: u32, jobs: &[Submission]) -> Result<Outcome> {
-    let shape = Shape::star(nodes)?;
-    let outcome = Trial::of(shape, policy, Share::default())?.run(jobs, &mut |_| {})?;
+/// By a policy of `keeptime sim`, on nodes that have nothing to say to each other, and how long each decision took, in
+/// milliseconds.
+fn simulated(policy: Choice, nodes: u32, jobs: &[Submission]) -> Result<(Outcome, Vec<f64>)> {
+    let trial = Trial::of(Shape::star(nodes)?, policy, Share::default())?;
+    let mut decisions = Vec::new();
+    let outcome = trial.run_watched(jobs, &mut |_| {}, |policy| {
+        Box::new(Timed { policy, decisions: &mut decisions, asks: false })
+    })?;
     let promised = outcome.fates.iter().map(|fate| fate.promised).collect();
-    Ok(Outcome { ended: outcome.ended(), promised })
+    Ok((Outcome { ended: outcome.ended(), promised }, decisions))
+}
+
+impl Policy for Timed<'_> {
+    fn submitted(&mut self, now: Nanos, job: usize, submission: &Submission) -> Vec<Action> {
+        self.asks = true;
+        self.policy.submitted(now, job, submission)
+    }
+
+    fn ended(&mut self, now: Nanos, job: usize) -> Vec<Action> {
+        self.policy.ended(now, job)
+    }
+
+    fn failed(&mut self, now: Nanos, nodes: &[NodeIndex], hit: &[usize]) -> Vec<Action> {
+        self.policy.failed(now, nodes, hit)
+    }
+
+    fn repaired(&mut self, now: Nanos, nodes: &[NodeIndex]) -> Vec<Action> {
+        self.policy.repaired(now, nodes)
+    }
+
+    fn passed(&mut self, now: Nanos) -> Vec<Action> {
+        let start = Instant::now();
+        let actions = self.policy.passed(now);
+        if std::mem::take(&mut self.asks) {
+            self.decisions.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        actions
+    }
+
+    fn next(&self) -> Option<Nanos> {
+        self.policy.next()
+    }
 }
 
 impl Run {
     fn of(log: String, nodes: u32, jobs: Vec<Submission>) -> Result<Self> {
         let start = Instant::now();
-        let Asked { outcome: asked, decisions } = asked::asked(nodes, &jobs)?;
-        let queued = simulated(Choice::KeeptimeQueue, nodes, &jobs)?;
-        let backfilled = simulated(Choice::FcfsBackfill, nodes, &jobs)?;
+        let (asked, decisions) = simulated(Choice::KeeptimeBy, nodes, &jobs)?;
+        let (queued, _) = simulated(Choice::KeeptimeQueue, nodes, &jobs)?;
+        let (backfilled, _) = simulated(Choice::FcfsBackfill, nodes, &jobs)?;
+        let (shared, _) = simulated(Choice::None, nodes, &jobs)?;
         let (load, seconds) = (load(nodes, &jobs), start.elapsed().as_secs_f64());
-        Ok(Self { log, load, nodes, jobs, asked, queued, backfilled, decisions, seconds })
+        Ok(Self { log, load, nodes, jobs, asked, queued, backfilled, shared, decisions, seconds })
     }
 
     fn add_figures(&self, figures: &mut Figures) {
         self.add_of("", &self.asked, figures);
         self.add_of("broker's queue, ", &self.queued, figures);
-        let Self { log, nodes, decisions, .. } = self;
+        let Self { log, nodes, jobs, shared, backfilled, decisions, .. } = self;
+        let [late, theirs] =
+            [shared, backfilled].map(|one| 100.0 * one.late(jobs) as f64 / jobs.len() as f64);
+        let (name, samples) = (format!("{log}: nobody decides, late"), shared.lateness(jobs));
+        figures.value(name, "% of jobs", late, &samples, Some(theirs), None);
         for (part, q) in [("median", 0.5), ("p99", 0.99), ("worst", 1.0)] {
-            let name = format!("{log}: the broker decides a request on {nodes} nodes, {part}");
+            let name = format!("{log}: a job asks and is answered, on {nodes} nodes, {part}");
             figures.value(name, "ms", quantile(decisions, q), decisions, None, None);
         }
     }
@@ -205,8 +256,6 @@ pub fn jobs() -> usize {
     if quick() { 100 } else { JOBS }
 }
 
-/// What the kernel admits of each processor: what the broker gives out.
-const PROMISED: CpuPpm = CpuPpm::from_percent(90);
 /// Of logs that are made.
 pub const NODES: u32 = 64;
 /// In seconds.

@@ -18,7 +18,8 @@ const LOG: &str = "\
 3 20 -1  50 2 -1 -1 2 100 -1 1 1 1 1 1 1 -1 -1
 ";
 
-const EVERY_POLICY: &str =
+/// All that give a job whole nodes, or nothing but its share.
+const POLICIES: &str =
     "keeptime,keeptime-greedy,keeptime-queue,keeptime-classes,fcfs-backfill,none";
 
 fn sim(arguments: &[&str]) -> Output {
@@ -43,15 +44,30 @@ fn trace(log: impl AsRef<[u8]>) -> (TempDir, PathBuf) {
     (directory, path)
 }
 
+// Goal: jobs that ask by themselves have nine tenths of their nodes together, and are all in time: 333 s of a node's work, with
+// the last on what the others leave.
+#[test]
+fn jobs_that_ask_by_themselves_share_nine_tenths_of_each_node() {
+    let (_directory, path) = trace(LOG);
+    let arguments =
+        ["--topology", "star:4", "--trace", path.to_str().unwrap(), "--policy", "keeptime-by"];
+    let of = &summaries(&arguments)[0];
+    let count = |field: &str| of[field].as_u64().unwrap();
+    assert_eq!((count("jobs"), count("broken"), count("refused")), (3, 0, 0), "{of}");
+    assert_eq!((count("promised"), count("admitted_late")), (3, 0), "{of}");
+    assert!(of["stretch"]["most"].as_f64().unwrap() > 1.11, "{of}");
+    assert!(of["utilisation_percent"].as_f64().unwrap() <= 90.0, "{of}");
+}
+
 // Goal: the numbers are those that can be counted on fingers: the first has the cluster until 100 s, the others wait
 // for it and have half of it each, or share with it and take longer.
 #[test]
 fn a_log_of_three_jobs_is_replayed_under_every_policy() {
     let (_directory, path) = trace(LOG);
     let arguments = ["--topology", "star:4", "--trace", path.to_str().unwrap()];
-    let summaries = summaries(&[&arguments[..], &["--policy", EVERY_POLICY]].concat());
+    let summaries = summaries(&[&arguments[..], &["--policy", POLICIES]].concat());
     let names: Vec<_> = summaries.iter().map(|of| of["policy"].as_str().unwrap()).collect();
-    assert_eq!(names.join(","), EVERY_POLICY);
+    assert_eq!(names.join(","), POLICIES);
     let [ours @ .., backfill, none] = &summaries[..] else { panic!() };
     for of in ours {
         let count = |field: &str| of[field].as_u64().unwrap();
@@ -82,7 +98,7 @@ fn the_same_seed_says_the_same_and_another_one_something_else() {
     let of = |generator, seed| {
         let made = ["--generate", generator, "--jobs", "60", "--seed", seed];
         let cluster = ["--topology", "fat-tree:80:8", "--communication", "30 %"];
-        summaries(&[&made[..], &cluster, &["--policy", EVERY_POLICY]].concat())
+        summaries(&[&made[..], &cluster, &["--policy", POLICIES]].concat())
     };
     for generator in ["model", "chains"] {
         assert_eq!(of(generator, "1"), of(generator, "1"));
@@ -104,7 +120,7 @@ fn bad_input_names_the_field_the_value_and_what_would_be_accepted() {
         (&["--topology", "star:4"], 64, &["--trace <FILE>", "--generate <GENERATE>"]),
         (&["--topology", "star:4", "--trace", "/nowhere.swf"], 2, &["cannot read /nowhere.swf"]),
         (&[made, &["--trace", "x.swf"]].concat(), 64, &["--generate", "--trace"]),
-        (&[made, &["--policy", "fifo"]].concat(), 64, &["fifo", "keeptime-classes, fcfs-backfill"]),
+        (&[made, &["--policy", "fifo"]].concat(), 64, &["fifo", "keeptime-by, fcfs-backfill"]),
         (&[made, &["--communication", "120 %"]].concat(), 64, &["120 %"]),
         (&[made, &["--jobs", "0"]].concat(), 64, &["--jobs", "0"]),
         (&[made, &["--jobs", "10000001"]].concat(), 64, &["--jobs", "10000001", "10000000"]),
@@ -229,7 +245,7 @@ fn a_result_names_its_log_or_the_interval_of_its_chains() {
 fn failures_of_nodes_are_counted_and_told() {
     let made = ["--topology", "star:64", "--generate", "model", "--jobs", "200", "--seed", "3"];
     let fails = ["--failures", "12h", "--repair", "30 min"];
-    let policy = ["--policy", EVERY_POLICY];
+    let policy = ["--policy", POLICIES];
     let all = [&made[..], &fails, &policy].concat();
     let result = json(&all);
     assert_eq!(json(&all), result);
@@ -259,7 +275,7 @@ fn failures_of_nodes_are_counted_and_told() {
 fn failures_of_links_and_switches_are_counted_apart() {
     let made = ["--topology", "fat-tree:80", "--generate", "model", "--jobs", "200", "--seed", "3"];
     let fails = ["--link-failures", "2d", "--switch-failures", "6h", "--repair", "30 min"];
-    let all = [&made[..], &fails, &["--policy", EVERY_POLICY]].concat();
+    let all = [&made[..], &fails, &["--policy", POLICIES]].concat();
     let result = json(&all);
     assert_eq!(json(&all), result);
     assert_eq!(result["header"]["failures"], Value::Null);
@@ -299,7 +315,7 @@ fn a_topology_file_is_simulated_as_what_it_tells() {
     let (_file, file) = cluster_file("400 %");
     let run = |topology: &str| {
         let traced = ["--trace", log.to_str().unwrap(), "--communication", "40 %"];
-        json(&[&traced[..], &["--topology", topology, "--policy", EVERY_POLICY]].concat())
+        json(&[&traced[..], &["--topology", topology, "--policy", POLICIES]].concat())
     };
     let (told, shape) = (run(file.to_str().unwrap()), run("star:4"));
     assert_eq!(told["summaries"], shape["summaries"]);

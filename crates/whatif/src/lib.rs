@@ -7,7 +7,7 @@
 //! * [`failures`]: when nodes, links and switches fail and are back;
 //! * [`reach`]: which nodes that leaves;
 //! * [`machine`]: jobs on nodes, how fast they are, and when they end;
-//! * [`policy`]: who starts when and where: Keeptime in four ways, first-come with backfill, nobody;
+//! * [`policy`]: who starts when and where: Keeptime in five ways, first-come with backfill, nobody;
 //! * [`simulate`]: a log on a cluster under a policy, in virtual time;
 //! * [`summary`]: what came of it;
 //! * [`broker`]: the real engine in virtual time;

@@ -3,14 +3,15 @@
 //! A job is a bulk-synchronous program on all its nodes: it computes, exchanges with both neighbours in
 //! a ring, and waits for the slowest. With the part `c` of its time for exchanging when nothing is in its
 //! way, a share `s` of the processor and flows at `r` of what they want, it takes
-//! `(1 - c) / s + c / r` times as long. Jobs share a processor alike, unless it is reserved. Flows count
+//! `(1 - c) / s + c / r` times as long. Jobs share a processor alike, unless all or a part of it is reserved. Flows count
 //! as busy as long as the job runs: what they leave while it computes is given to nobody.
 
 use crate::network::{FlowId, Network, Wanted};
 use keeptime_model::Invalid;
 use keeptime_model::pattern::Pattern;
+use keeptime_model::reservation::{NodeChoice, Resources};
 use keeptime_model::topology::{LinkDirection, NodeIndex};
-use keeptime_model::units::{BitsPerSecond, Nanos, Share};
+use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, Share};
 use keeptime_planner::tree::PlacementIndex;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,8 +22,17 @@ pub struct Start {
     pub job: usize,
     /// Where.
     pub nodes: Vec<NodeIndex>,
-    /// Whether processors and rates are reserved for it.
-    pub reserved: bool,
+    /// What it has there.
+    pub hold: Hold,
+}
+
+/// What a job has of its nodes and links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// What others leave: processors are shared alike, and links by max-min fairness.
+    Shared,
+    /// So much CPU of each node and rates for all its flows, whoever else is there.
+    Reserved(CpuPpm),
 }
 
 /// A cluster and what runs on it.
@@ -31,6 +41,8 @@ pub struct Machine {
     index: PlacementIndex,
     network: Network,
     traffic: Traffic,
+    /// What a job uses of each of its nodes at full speed: all of it.
+    cpu: CpuPpm,
     running: BTreeMap<usize, Running>,
     /// By node: who runs there.
     on_node: Vec<BTreeSet<usize>>,
@@ -52,7 +64,7 @@ pub struct Traffic {
 struct Running {
     nodes: Vec<NodeIndex>,
     flows: Vec<FlowId>,
-    reserved: bool,
+    hold: Hold,
     /// Seconds at full speed that it takes.
     whole: f64,
     /// What of that is left to do, as of `since`.
@@ -70,14 +82,14 @@ impl Running {
 }
 
 impl Machine {
-    /// A cluster on which nothing runs.
-    pub fn new(index: PlacementIndex, traffic: Traffic) -> Self {
+    /// A cluster on which nothing runs, and of each of whose nodes a job uses `cpu` at full speed.
+    pub fn new(index: PlacementIndex, traffic: Traffic, cpu: CpuPpm) -> Self {
         let topology = index.topology();
         let links = (0..topology.direction_count() as u32).map(LinkDirection);
         let network = Network::new(links.map(|link| topology.rate(link)));
         let on_node = vec![BTreeSet::new(); topology.nodes().len()];
         let (running, ends) = (BTreeMap::new(), BTreeSet::new());
-        Self { network, traffic, running, on_node, ends, index, done: 0.0 }
+        Self { index, network, traffic, cpu, running, on_node, ends, done: 0.0 }
     }
 
     /// The cluster.
@@ -105,18 +117,33 @@ impl Machine {
     /// # Errors
     /// If a ring cannot have so many nodes.
     pub fn start(&mut self, now: Nanos, start: Start, run: u64) -> Result<(), Invalid> {
-        let Start { job, nodes, reserved } = start;
-        let flows = self.connect(job, &nodes, reserved)?;
+        let Start { job, nodes, hold } = start;
+        let flows = self.connect(job, &nodes, hold)?;
         for node in &nodes {
             self.on_node[node.0 as usize].insert(job);
         }
         let slowed = self.neighbours(&nodes);
         let whole = run as f64;
         let (left, since, ends) = (whole, now, Nanos::new(0));
-        let running = Running { nodes, flows, reserved, whole, left, since, speed: 0.0, ends };
+        let running = Running { nodes, flows, hold, whole, left, since, speed: 0.0, ends };
         self.running.insert(job, running);
         self.adapt(now, slowed);
         Ok(())
+    }
+
+    /// A job that runs has something else from now on.
+    pub fn change(&mut self, now: Nanos, job: usize, hold: Hold) {
+        if let Some(running) = self.running.get_mut(&job) {
+            running.hold = hold;
+            self.adapt(now, BTreeSet::from([job]));
+        }
+    }
+
+    /// What is reserved of a node by those that run there, but for who is done within a microsecond: when it ends is rounded.
+    pub fn reserved(&self, now: Nanos, node: NodeIndex) -> u64 {
+        let runs_on = |running: &&Running| running.ends.saturating_sub(now) > ROUNDING;
+        let running = self.on_node[node.0 as usize].iter().filter_map(|job| self.running.get(job));
+        running.filter(runs_on).map(|running| u64::from(running.hold.cpu().get())).sum()
     }
 
     /// The jobs that end at `now` or before, removed.
@@ -131,6 +158,16 @@ impl Machine {
         }
         self.adapt(now, freed);
         ended
+    }
+
+    /// What a job uses of each of its nodes at full speed: all of it.
+    pub fn cpu(&self) -> CpuPpm {
+        self.cpu
+    }
+
+    /// Where a job runs.
+    pub fn nodes(&self, job: usize) -> Vec<NodeIndex> {
+        self.running.get(&job).map_or_else(Vec::new, |running| running.nodes.clone())
     }
 
     /// Who runs on a node.
@@ -172,13 +209,13 @@ impl Machine {
         &mut self,
         job: usize,
         nodes: &[NodeIndex],
-        reserved: bool,
+        hold: Hold,
     ) -> Result<Vec<FlowId>, Invalid> {
         if self.traffic.communication.ppm() == 0 || nodes.len() < 2 {
             return Ok(vec![]);
         }
         let flows = Pattern::Ring.flows(nodes.len() as u32)?;
-        let most = self.traffic.flow;
+        let (most, reserved) = (self.traffic.flow, hold != Hold::Shared);
         Ok(flows
             .iter()
             .map(|flow| {
@@ -216,12 +253,16 @@ impl Machine {
     }
 
     fn speed(&self, running: &Running) -> f64 {
-        if running.reserved {
-            // All that it wants, whoever else is there.
-            return 1.0;
+        let compute = match running.hold {
+            Hold::Shared => {
+                let sharing = running.nodes.iter().map(|node| self.on_node[node.0 as usize].len());
+                sharing.max().unwrap_or(1) as f64
+            }
+            Hold::Reserved(cpu) => f64::from(self.cpu.get()) / f64::from(cpu.get()),
+        };
+        if compute.is_infinite() {
+            return 0.0;
         }
-        let sharing = running.nodes.iter().map(|node| self.on_node[node.0 as usize].len()).max();
-        let compute = sharing.unwrap_or(1) as f64;
         let rates = running.flows.iter().map(|flow| self.network.rate(*flow));
         let slowest = rates.fold(f64::INFINITY, f64::min);
         if slowest.is_infinite() {
@@ -235,16 +276,42 @@ impl Machine {
     }
 }
 
+impl Traffic {
+    /// What a job on `nodes` reserves for what it sends, and nothing else.
+    pub fn resources(self, nodes: NodeChoice) -> Resources {
+        let talks = self.communication.ppm() > 0 && nodes.count() > 1;
+        Resources {
+            nodes,
+            pattern: talks.then_some(Pattern::Ring),
+            bits_per_second: if talks { self.flow } else { BitsPerSecond::ZERO },
+            ..Resources::nothing()
+        }
+    }
+}
+
+impl Hold {
+    /// What is reserved of each node.
+    fn cpu(self) -> CpuPpm {
+        match self {
+            Self::Shared => CpuPpm::default(),
+            Self::Reserved(cpu) => cpu,
+        }
+    }
+}
+
 fn seconds(time: Nanos) -> f64 {
     time.get() as f64 / NANOS_A_SECOND
 }
 
-/// Rounded up: nobody ends before the work is done. More than there can be is for ever.
+/// Rounded up, but for what a few divisions add: nobody ends before the work is done, and nobody a nanosecond late. More than
+/// there can be is for ever.
 fn nanos_ceil(seconds: f64) -> Nanos {
-    Nanos::new((seconds * NANOS_A_SECOND).ceil() as u64)
+    Nanos::new((seconds * (NANOS_A_SECOND * (1.0 - 1e-15))).ceil() as u64)
 }
 
 const NANOS_A_SECOND: f64 = 1e9;
+/// Less than this is nothing.
+pub const ROUNDING: Nanos = Nanos::new(1_000);
 
 #[cfg(test)]
 mod tests {
@@ -255,11 +322,13 @@ mod tests {
         let shape: Shape = shape.parse().unwrap();
         let communication = Share::from_percent(communication).unwrap();
         let traffic = Traffic { communication, flow: BitsPerSecond::from_mbit(4_500) };
-        Machine::new(PlacementIndex::new(shape.topology().unwrap()), traffic)
+        let index = PlacementIndex::new(shape.topology().unwrap());
+        Machine::new(index, traffic, CpuPpm::from_percent(100))
     }
 
     fn start(job: usize, nodes: &[u32]) -> Start {
-        Start { job, nodes: nodes.iter().copied().map(NodeIndex).collect(), reserved: false }
+        let nodes = nodes.iter().copied().map(NodeIndex).collect();
+        Start { job, nodes, hold: Hold::Shared }
     }
 
     #[test]
@@ -295,6 +364,27 @@ mod tests {
         assert_eq!(machine.stop(Nanos::from_secs(30), &[2, 7]), 30.0);
         assert_eq!((machine.running(), machine.next_end()), (0, None));
         assert!((machine.done() - 20.0).abs() < 1e-9, "{}", machine.done());
+    }
+
+    // Goal: a part of a processor slows the computing alone, whoever else is there, and nothing of it stops a job.
+    #[test]
+    fn a_reserved_part_of_a_processor_is_had_beside_others() {
+        let mut machine = machine("star:2", 50);
+        let reserved = |job, percent| {
+            let hold = Hold::Reserved(CpuPpm::from_percent(percent));
+            Start { hold, ..start(job, &[0, 1]) }
+        };
+        machine.start(Nanos::new(0), reserved(0, 25), 10).unwrap();
+        machine.start(Nanos::new(0), reserved(1, 0), 10).unwrap();
+        assert_eq!(machine.reserved(Nanos::new(0), NodeIndex(1)), 250_000);
+        // 5 s of computing four times as long, and 5 s of exchanging.
+        assert_eq!(machine.next_end(), Some(Nanos::from_secs(25)));
+        machine.change(Nanos::from_secs(5), 0, Hold::Reserved(CpuPpm::from_percent(100)));
+        assert_eq!(machine.next_end(), Some(Nanos::from_secs(13)));
+        machine.change(Nanos::from_secs(5), 1, Hold::Reserved(CpuPpm::from_percent(50)));
+        assert_eq!(machine.end(Nanos::from_secs(13)), [0]);
+        assert_eq!(machine.end(Nanos::from_secs(20)), [1]);
+        assert_eq!(machine.done(), 40.0);
     }
 
     #[test]

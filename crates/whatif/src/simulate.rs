@@ -43,6 +43,8 @@ pub struct Fate {
     pub given_up: bool,
     /// How often it lost nodes on which it ran.
     pub hits: u32,
+    /// A node of it was away when it should have begun, and it waited anew.
+    pub displaced: bool,
     /// When it started, the last time.
     pub started: Option<Nanos>,
     /// When it ended, having done all that it was to do.
@@ -97,9 +99,22 @@ impl Trial {
         jobs: &[Submission],
         progress: &mut dyn FnMut(usize),
     ) -> Result<Outcome, Invalid> {
+        self.run_watched(jobs, progress, |policy| policy)
+    }
+
+    /// The same, where `watched` is put in front of the policy, and decides as that does.
+    ///
+    /// # Errors
+    /// As for [`Self::run`].
+    pub fn run_watched<'w>(
+        self,
+        jobs: &[Submission],
+        progress: &mut dyn FnMut(usize),
+        watched: impl FnOnce(Box<dyn Policy>) -> Box<dyn Policy + 'w>,
+    ) -> Result<Outcome, Invalid> {
         check(jobs)?;
         let policy = self.policy;
-        let mut replay = Replay::new(self, jobs)?;
+        let mut replay = Replay::new(self, jobs, |policy| watched(policy))?;
         let mut now = Nanos::new(0);
         while let Some(due) = replay.next_event() {
             now = now.max(due);
@@ -153,7 +168,7 @@ struct Replay<'a> {
     jobs: &'a [Submission],
     /// More no job can have.
     nodes_most: u32,
-    policy: Box<dyn Policy>,
+    policy: Box<dyn Policy + 'a>,
     machine: Machine,
     failures: Option<Failures>,
     /// Which nodes are away.
@@ -172,14 +187,18 @@ struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    fn new(trial: Trial, jobs: &'a [Submission]) -> Result<Self, Invalid> {
+    fn new(
+        trial: Trial,
+        jobs: &'a [Submission],
+        watched: impl FnOnce(Box<dyn Policy>) -> Box<dyn Policy + 'a>,
+    ) -> Result<Self, Invalid> {
         let Trial { topology, policy, communication, failures } = trial;
         // Whoever decides.
-        shape::cpu_of_each(&topology)?;
+        let cpu = shape::cpu_of_each(&topology)?;
         let nodes_most = (topology.nodes().len() as u32).min(RANKS_MAX);
         let traffic = Traffic { communication, flow: shape::flow(&topology) };
-        let policy = policy.begin(topology.clone(), traffic)?;
-        let machine = Machine::new(PlacementIndex::new(topology), traffic);
+        let policy = watched(policy.begin(topology.clone(), traffic)?);
+        let machine = Machine::new(PlacementIndex::new(topology), traffic, cpu);
         let reach = Reach::new(machine.index());
         Ok(Self {
             jobs,
@@ -289,19 +308,27 @@ impl<'a> Replay<'a> {
     }
 
     fn act(&mut self, now: Nanos, actions: Vec<Action>) -> Result<(), Invalid> {
+        let mut stirred = BTreeSet::new();
         for action in actions {
             match action {
                 Action::Promise(job) => self.fates[job].promised = true,
+                Action::Lose(job) => self.fates[job].displaced = true,
                 Action::Refuse(job) => self.give_up(now, job),
                 Action::Start(start) => {
                     let job = start.job;
                     self.fates[job].started = Some(now);
                     self.stirred = now;
                     self.check_start(&start);
+                    stirred.extend(start.nodes.iter().copied());
                     self.machine.start(now, start, self.jobs[job].run)?;
+                }
+                Action::Change(job, hold) => {
+                    stirred.extend(self.machine.nodes(job));
+                    self.machine.change(now, job, hold);
                 }
             }
         }
+        self.check_reserved(now, &stirred);
         Ok(())
     }
 
@@ -340,8 +367,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Only a bug of a policy, or of the engine, can give a job a node twice, one that is away, or one that is reserved for
-    /// another job.
+    /// Only a bug of a policy, or of the engine, can give a job a node twice, or one that is away.
     fn check_start(&self, start: &Start) {
         let mut sorted = start.nodes.clone();
         sorted.sort_unstable();
@@ -349,8 +375,13 @@ impl<'a> Replay<'a> {
         assert_eq!(sorted.len(), start.nodes.len(), "a node was given twice");
         let away = sorted.iter().find(|node| self.reach.is_away(**node));
         assert_eq!(away, None, "a node was given that is away");
-        let taken = |node: &&NodeIndex| start.reserved && !self.machine.on(**node).is_empty();
-        assert_eq!(sorted.iter().find(taken), None, "a node was given that another job has");
+    }
+
+    /// Nor can it give more of a node than there is.
+    fn check_reserved(&self, now: Nanos, nodes: &BTreeSet<NodeIndex>) {
+        let most = u64::from(self.machine.cpu().get());
+        let overbooked = nodes.iter().find(|node| self.machine.reserved(now, **node) > most);
+        assert_eq!(overbooked, None, "a node was given of which others have too much");
     }
 }
 
@@ -395,6 +426,16 @@ mod tests {
     use crate::trace::{Class, chains, lublin};
     use proptest::prelude::*;
 
+    /// Under which a job that runs has whole nodes, or all of them alike: how long it takes is plain.
+    const WHOLE: [Choice; 6] = [
+        Choice::Keeptime,
+        Choice::KeeptimeGreedy,
+        Choice::KeeptimeQueue,
+        Choice::KeeptimeClasses,
+        Choice::FcfsBackfill,
+        Choice::None,
+    ];
+
     fn outcome(shape: &str, policy: Choice, percent: u32, jobs: &[Submission]) -> Outcome {
         let communication = Share::from_percent(percent).unwrap();
         let trial = Trial::of(shape.parse().unwrap(), policy, communication).unwrap();
@@ -416,7 +457,7 @@ mod tests {
     fn what_keeptime_promises_is_kept_where_others_are_late() {
         let jobs = lublin::log(80, 400, 0.9, 5).jobs;
         let summary = |policy| outcome("fat-tree:80:8", policy, 30, &jobs).summary(&jobs, 80);
-        let [in_advance, at_once, queue, classes, backfill, none] = Choice::ALL.map(summary);
+        let [in_advance, at_once, queue, classes, by, backfill, none] = Choice::ALL.map(summary);
         for ours in [&in_advance, &at_once] {
             assert_eq!((ours.broken, ours.promised + ours.refused), (0, 400));
             assert!(ours.promised > 200 && ours.admitted_late == 0, "{ours:?}");
@@ -424,6 +465,7 @@ mod tests {
         // Who is late was promised nothing, and is run all the same.
         assert!(queue.broken == 0 && queue.promised > 200, "{queue:?}");
         assert!(queue.admitted_late < backfill.admitted_late, "{queue:?}, {backfill:?}");
+        assert_eq!((by.broken, by.refused), (0, 0), "{by:?}");
         assert_eq!((classes.broken, classes.refused), (0, 0), "{classes:?}");
         assert_eq!((queue.refused, backfill.refused, none.refused), (0, 0, 0));
         assert!(none.admitted_late > 0, "{none:?}");
@@ -434,7 +476,7 @@ mod tests {
         let class = Class::Normal;
         let job =
             Submission { submitted: 7, run: 60, requested: 90, nodes: 4, deadline: 200, class };
-        for policy in Choice::ALL {
+        for policy in WHOLE {
             let outcome = outcome("star:4", policy, 40, &[job]);
             assert_eq!(outcome.ended(), [67], "{policy}");
             assert_eq!(outcome.fates[0].started, Some(Nanos::from_secs(7)));
@@ -567,7 +609,7 @@ mod tests {
     fn a_job_of_too_many_nodes_is_refused_and_all_others_run() {
         let jobs = [patient(0, 4), patient(10, 5_000), patient(20, 90), patient(30, 1)];
         for percent in [0, 30] {
-            for policy in Choice::ALL {
+            for policy in WHOLE {
                 let outcome = outcome("fat-tree:5200", policy, percent, &jobs);
                 assert_eq!(refused(&outcome), [false, true, false, false], "{policy}, {percent} %");
                 assert_eq!(outcome.ended(), [50, 0, 70, 80], "{policy}, {percent} %");
@@ -580,7 +622,7 @@ mod tests {
     #[test]
     fn a_job_that_is_not_granted_on_idle_nodes_is_refused_and_those_behind_it_run() {
         let jobs = [patient(0, 2), patient(10, 50), patient(20, 2)];
-        for policy in [Choice::KeeptimeQueue, Choice::KeeptimeClasses] {
+        for policy in [Choice::KeeptimeQueue, Choice::KeeptimeClasses, Choice::KeeptimeBy] {
             let outcome = outcome("fat-tree:50:40", policy, 30, &jobs);
             assert_eq!(refused(&outcome), [false, true, false], "{policy}");
         }
@@ -703,7 +745,7 @@ mod tests {
     // Goal: a job whose node fails begins anew on others at once, whoever decides: 20 s on two nodes are lost.
     #[test]
     fn a_job_whose_node_fails_is_run_anew_on_others() {
-        for policy in Choice::ALL {
+        for policy in WHOLE {
             let jobs = [pair(0, 1_000)];
             // All policies give the first job the first nodes of an idle cluster.
             let outcome = failing(4, policy, at_20(Kind::Node, 0, HOUR), &jobs);
@@ -728,9 +770,10 @@ mod tests {
         let expected: fn(Choice) -> (u64, usize, usize, usize) = |policy| match policy {
             Choice::Keeptime | Choice::KeeptimeGreedy => (0, 1, 1, 0),
             Choice::KeeptimeQueue | Choice::KeeptimeClasses => (120, 1, 0, 1),
+            Choice::KeeptimeBy => unreachable!("it gives parts of nodes"),
             Choice::FcfsBackfill | Choice::None => (120, 0, 0, 1),
         };
-        for policy in Choice::ALL {
+        for policy in WHOLE {
             let outcome = failing(4, policy, at_20(Kind::Node, 0, HOUR), &jobs);
             let Summary { broken, broken_by_failures, given_up, admitted_late, refused, .. } =
                 outcome.summary(&jobs, 4);
@@ -745,7 +788,7 @@ mod tests {
     #[test]
     fn a_job_that_needs_a_node_that_is_away_waits_for_it() {
         let jobs = [pair(30, 1_000)];
-        for policy in Choice::ALL {
+        for policy in WHOLE {
             let failures = [(10, part(Kind::Node, 1))];
             let failures = Failures::scripted(&failures, Nanos::from_secs(100));
             let outcome = failing(2, policy, failures, &jobs);
@@ -802,7 +845,7 @@ mod tests {
     #[test]
     fn a_switch_that_fails_takes_its_rack_along() {
         let jobs = [Submission { nodes: 1, ..pair(0, 160) }; 80];
-        for policy in Choice::ALL {
+        for policy in WHOLE {
             let failures = at_20(Kind::Switch, 0, Nanos::from_secs(30));
             let outcome = failing_in("fat-tree:80", policy, failures, &jobs);
             let expected = Tally { switches: 1, cut_off: 40, ..Tally::default() };
@@ -825,7 +868,7 @@ mod tests {
     #[test]
     fn nothing_runs_while_the_only_switch_is_away() {
         let jobs = [pair(0, 1_000)];
-        for policy in Choice::ALL {
+        for policy in WHOLE {
             let outcome = failing(4, policy, at_20(Kind::Switch, 0, Nanos::from_secs(100)), &jobs);
             assert_eq!(outcome.failures.cut_off, 4, "{policy}");
             let promises_at_once = matches!(policy, Choice::Keeptime | Choice::KeeptimeGreedy);
@@ -899,13 +942,14 @@ mod tests {
             let outcome = failing(80, policy, every(24, 80, 7), &jobs);
             let summary = outcome.summary(&jobs, 80);
             assert!(summary.failures > 0 && summary.jobs_hit > 0, "{summary:?}");
+            assert_eq!(summary.broken_by_failures, summary.broken, "{summary:?}");
             assert!(summary.lost_percent > 0.0 && summary.lost_node_hours > 0.0, "{summary:?}");
             for (job, fate) in jobs.iter().zip(&outcome.fates) {
                 let is_late = fate.ended.is_some_and(|at| at > Nanos::from_secs(job.deadline));
                 let is_broken = fate.promised && (is_late || fate.given_up);
                 // One that did not start at all was to start on a node that was away.
                 assert!(
-                    !is_broken || fate.hits > 0 || fate.started.is_none(),
+                    !is_broken || fate.hits > 0 || fate.displaced || fate.started.is_none(),
                     "{policy}: {fate:?}"
                 );
                 assert!(fate.hits < HITS_MAX || fate.given_up, "{policy}: {fate:?}");

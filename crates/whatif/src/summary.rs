@@ -89,7 +89,7 @@ impl Summary {
             promised: count(|_, fate| fate.promised),
             broken: count(is_broken),
             broken_by_failures: count(|job, fate| {
-                is_broken(job, fate) && (fate.given_up || fate.hits > 0)
+                is_broken(job, fate) && (fate.given_up || fate.hits > 0 || fate.displaced)
             }),
             admitted_late: late,
             given_up,
@@ -206,5 +206,9 @@ mod tests {
         assert_eq!(summary.wait_seconds, Quantiles { median: 0.0, p95: 10.0, most: 10.0 });
         assert_eq!(summary.slowdown.most, 3.0);
         assert_eq!(summary.stretch.most, 2.0);
+        // Who waited anew since a node was away was.
+        let fates = vec![Fate { displaced: true, ..ran(10, 30) }];
+        let summary = Outcome { fates, ..outcome }.summary(&[job(0, 29)], 1);
+        assert_eq!((summary.broken, summary.broken_by_failures, summary.jobs_hit), (1, 1, 0));
     }
 }

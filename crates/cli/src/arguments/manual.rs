@@ -433,21 +433,28 @@ Policies:
                     when it is too late for that, and before others when it has
                     been late for twenty times what was requested
   keeptime-classes  the same queue, in which urgent jobs come before all others
+  keeptime-by       every job asks that engine as keeptime run --by --wait does:
+                    to be done by its deadline, else to begin at once and go as
+                    slowly as others need, else to be done later, and all of it
+                    again and again. Jobs have parts of their nodes, nine tenths
+                    of each together, and go slower for others as far as their
+                    deadlines allow. Slow on thousands of nodes
   fcfs-backfill     whole nodes in the order of submission; nobody is refused
                     and nothing promised
   none              everything starts at once, on the nodes with the fewest
-                    jobs, and shares
+                    jobs, and shares processors, as if that cost nothing and
+                    all had room in memory; nothing is promised
 
 The cluster: every node has one processor for jobs and 10 Gbit/s; racks of 40,
 rows of 40 racks. Or it is the one of a topology file, as the broker reads it
-(docs/clusters.md), with its nodes, switches and links: every job has whole
-nodes, so all of them must have the same CPU; disks do not count. A job computes
-and exchanges with both neighbours in a ring, and waits for the slowest. Flows
-share links by max-min fairness; what is reserved is neither shared nor slowed
-down. 90 % of each link can be reserved, where a real broker reserves up to
-97 %. A job of more nodes than the cluster has, or than 4096, is refused under
-every policy; so is one under keeptime-queue and keeptime-classes that does not
-fit on idle nodes.
+(docs/clusters.md), with its nodes, switches and links: a job uses whole nodes
+at full speed, so all of them must have the same CPU; disks do not count. A job
+computes and exchanges with both neighbours in a ring, and waits for the
+slowest. Flows share links by max-min fairness; what is reserved is neither
+shared nor slowed down. 90 % of each link can be reserved, where a real broker
+reserves up to 97 %. A job of more nodes than the cluster has, or than 4096, is refused under
+every policy; so is one under keeptime-queue, keeptime-classes and keeptime-by
+that does not fit on idle nodes.
 
 Failures: nodes, links and switches do not fail, unless --failures,
 --link-failures and --switch-failures say how long one works in the mean until
@@ -463,9 +470,9 @@ deadline, until it has been hit ten times. What is reserved in advance stays; if
 a node is still away when it should begin, it is lost and moved to others. New
 requests that begin within ten minutes get nodes that are there, or are refused;
 others may get any. A promise is broken when its job ends too late for that, or
-is refused when it is submitted anew. Behind a queue, by fcfs-backfill and by
-none a job that needs nodes that are away waits for them while others run; when
-nothing else has happened for a month, it is given up.
+is refused when it is submitted anew. Behind a queue, by keeptime-by, by
+fcfs-backfill and by none a job that needs nodes that are away waits for them
+while others run; when nothing else has happened for a month, it is given up.
 
 The log: a processor is a node. A log says nothing of deadlines: each job has
 its submission and 1.5 to 5 times what was requested, drawn by --seed; one job
@@ -478,8 +485,8 @@ stderr and not counted by --jobs.
 The table, a column for each policy: which part was admitted, and in time, also
 of the urgent jobs; promises broken; work done, of what the nodes could have
 done; and of the jobs that were run the wait, the slowdown (from submission to
-end over the time alone) and the run time over the time alone: median, 95th
-percentile, greatest. With failures also: how often nodes, links and switches
+end over the time alone, of 10 s at the least) and the run time over the time
+alone: median, 95th percentile, greatest. With failures also: how often nodes, links and switches
 failed, and nodes were cut off by others; promises broken for that, which are
 counted among the broken ones as well; jobs that were hit, jobs that were
 admitted and given up for it, and work that was thrown away, of what the nodes

@@ -35,8 +35,8 @@ pub struct SimArguments {
     /// Make a log instead
     #[arg(long)]
     pub generate: Option<Generator>,
-    /// Who starts when and where: keeptime, keeptime-greedy, keeptime-queue, keeptime-classes, fcfs-backfill, none, or
-    /// several
+    /// Who starts when and where: keeptime, keeptime-greedy, keeptime-queue, keeptime-classes, keeptime-by, fcfs-backfill,
+    /// none, or several
     #[arg(long, value_delimiter = ',', default_value = "keeptime,fcfs-backfill,none")]
     pub policy: Vec<Choice>,
     /// The part of its time that a job on several nodes exchanges when nothing is in its way

@@ -2,7 +2,7 @@
 //! reservation by what running jobs requested; who can run without delaying it may start.
 
 use super::{Action, Policy};
-use crate::machine::Start;
+use crate::machine::{Hold, Start};
 use crate::trace::Submission;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::Nanos;
@@ -49,7 +49,7 @@ impl Backfill {
         }
         let ends = now.saturating_add(waiting.requested);
         self.running.insert(waiting.job, Running { nodes: nodes.clone(), ends });
-        Action::Start(Start { job: waiting.job, nodes, reserved: false })
+        Action::Start(Start { job: waiting.job, nodes, hold: Hold::Shared })
     }
 
     fn give_back(&mut self, job: usize) {

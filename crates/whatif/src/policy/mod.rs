@@ -1,15 +1,17 @@
 //! Who starts when and where.
 
 mod backfill;
+mod by_deadline;
 mod greedy;
 mod profile;
 mod queued;
 mod reservations;
 mod unmanaged;
 
-use crate::machine::{Start, Traffic};
+use crate::machine::{Hold, Start, Traffic};
 use crate::trace::Submission;
 use backfill::Backfill;
+use by_deadline::ByDeadline;
 use greedy::Greedy;
 use keeptime_model::Invalid;
 use keeptime_model::topology::{NodeIndex, Topology};
@@ -34,6 +36,9 @@ pub enum Choice {
     KeeptimeQueue,
     /// The same queue, in which urgent jobs come before all others.
     KeeptimeClasses,
+    /// As `keeptime run --by --wait` asks: jobs have parts of their nodes, which they share, and go slower for others as
+    /// far as their deadlines allow.
+    KeeptimeBy,
     /// First come, first served, with backfill as EASY does it.
     FcfsBackfill,
     /// No middleware: everything starts at once and shares.
@@ -49,6 +54,10 @@ pub enum Action {
     Refuse(usize),
     /// The job starts now.
     Start(Start),
+    /// The job does not begin where it was to: a node of it is away. It waits anew.
+    Lose(usize),
+    /// The job, which runs, has something else from now on.
+    Change(usize, Hold),
 }
 
 /// Decides about jobs, which it knows by their numbers. Times never go back.
@@ -71,11 +80,12 @@ pub trait Policy {
 
 impl Choice {
     /// All there are.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Keeptime,
         Self::KeeptimeGreedy,
         Self::KeeptimeQueue,
         Self::KeeptimeClasses,
+        Self::KeeptimeBy,
         Self::FcfsBackfill,
         Self::None,
     ];
@@ -86,12 +96,13 @@ impl Choice {
     /// If the engine cannot have such a cluster, or its nodes are not alike.
     pub fn begin(self, topology: Topology, traffic: Traffic) -> Result<Box<dyn Policy>, Invalid> {
         let nodes = topology.nodes().len() as u32;
-        let reservations = || Reservations::new(topology, traffic);
+        let reserved = |topology| Reservations::new(topology, traffic);
         Ok(match self {
-            Self::Keeptime => Box::new(Greedy::in_advance(reservations()?)),
-            Self::KeeptimeGreedy => Box::new(Greedy::at_once(reservations()?)),
-            Self::KeeptimeQueue => Box::new(Queued::new(reservations()?, nodes)),
-            Self::KeeptimeClasses => Box::new(Queued::by_class(reservations()?, nodes)),
+            Self::Keeptime => Box::new(Greedy::in_advance(reserved(topology)?)),
+            Self::KeeptimeGreedy => Box::new(Greedy::at_once(reserved(topology)?)),
+            Self::KeeptimeQueue => Box::new(Queued::new(reserved(topology)?, nodes)),
+            Self::KeeptimeClasses => Box::new(Queued::by_class(reserved(topology)?, nodes)),
+            Self::KeeptimeBy => Box::new(ByDeadline::new(topology, traffic)?),
             Self::FcfsBackfill => Box::new(Backfill::new(nodes)),
             Self::None => Box::new(Unmanaged::new(nodes)),
         })
@@ -129,6 +140,7 @@ impl fmt::Display for Choice {
             Self::KeeptimeGreedy => "keeptime-greedy",
             Self::KeeptimeQueue => "keeptime-queue",
             Self::KeeptimeClasses => "keeptime-classes",
+            Self::KeeptimeBy => "keeptime-by",
             Self::FcfsBackfill => "fcfs-backfill",
             Self::None => "none",
         })

@@ -5,15 +5,14 @@
 //! is lost; one that should begin then is moved, as its owner may ask.
 
 use crate::broker::Broker;
-use crate::machine::{Start, Traffic};
+use crate::machine::{Hold, Start, Traffic};
 use crate::shape;
 use crate::trace::Submission;
 use keeptime_engine::{Answer, Call, CallError, Cluster};
 use keeptime_model::Invalid;
-use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, Resources};
 use keeptime_model::topology::{NodeIndex, Topology};
-use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
+use keeptime_model::units::{CpuPpm, Nanos};
 use std::collections::BTreeMap;
 
 /// A broker, and which reservation is for which job.
@@ -174,18 +173,12 @@ impl Reservations {
 
     fn start(&self, handle: Handle) -> Option<Start> {
         let (job, _) = *self.jobs.get(&handle)?;
-        Some(Start { job, nodes: self.broker.nodes(handle)?, reserved: true })
+        Some(Start { job, nodes: self.broker.nodes(handle)?, hold: Hold::Reserved(self.cpu) })
     }
 
     fn request(&self, submission: &Submission, from: Nanos) -> Request {
-        let talks = self.traffic.communication.ppm() > 0 && submission.nodes > 1;
-        let resources = Resources {
-            nodes: NodeChoice::Any(submission.nodes),
-            cpu_ppm: self.cpu,
-            pattern: talks.then_some(Pattern::Ring),
-            bits_per_second: if talks { self.traffic.flow } else { BitsPerSecond::ZERO },
-            ..Resources::nothing()
-        };
+        let nodes = NodeChoice::Any(submission.nodes);
+        let resources = Resources { cpu_ppm: self.cpu, ..self.traffic.resources(nodes) };
         Request {
             from_unix_nanos: Some(Broker::wall(from)),
             duration_nanos: Some(Nanos::from_secs(submission.requested)),
@@ -198,7 +191,7 @@ impl Reservations {
 mod tests {
     use super::*;
     use crate::trace::Class;
-    use keeptime_model::units::Share;
+    use keeptime_model::units::{BitsPerSecond, Share};
 
     /// Three nodes behind a switch, and jobs that do not talk.
     fn three_nodes() -> Reservations {

@@ -3,7 +3,7 @@
 //! they are back.
 
 use super::{Action, Policy};
-use crate::machine::Start;
+use crate::machine::{Hold, Start};
 use crate::trace::Submission;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::Nanos;
@@ -38,7 +38,7 @@ impl Unmanaged {
         }
         nodes.sort();
         self.nodes.insert(job, nodes.clone());
-        Action::Start(Start { job, nodes, reserved: false })
+        Action::Start(Start { job, nodes, hold: Hold::Shared })
     }
 
     fn give_back(&mut self, job: usize) {
