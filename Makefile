@@ -13,6 +13,8 @@ ZSH = $(SHARE)/zsh/$(if $(and $(filter /usr,$(PREFIX)),$(wildcard /etc/debian_ve
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
 # What is installed is for everybody, whoever installs it: `install` sees to that itself.
 READABLE = umask 022;
+# What a debugger needs is more than all else together. Names of functions stay, for what a panic tells. STRIP=: leaves all of it.
+STRIP = strip --strip-debug
 # What carries the fabric's messages besides shared memory, TCP and UDP: `libfabric`, `ucx`, or `libfabric,ucx`. Only as it
 # is said here: others have a variable of this name in their environment.
 FEATURES =
@@ -22,8 +24,10 @@ FEATURED = keeptime keeptime-bench keeptime-fabric-c keeptime-fabricd
 WITH = $(foreach feature,$(subst $(comma), ,$(FEATURES)),$(addsuffix /$(feature),$(FEATURED)))
 SOAK_MINUTES ?= 10
 JOBS ?= $(shell nproc)
+# Where Debian has what the plugin for Slurm is built with.
+SPANK = /usr/include/slurm/spank.h
 
-.PHONY: help build rust deps ready workloads demo test lint ci bench bench-enforce bench-first-light \
+.PHONY: help build rust deps ready workloads slurm-plugin mpi-library demo test lint ci bench bench-enforce bench-first-light \
         bench-plan bench-calendar bench-pools bench-balancers bench-sites bench-testbed bench-ledger bench-broker bench-door bench-fabric bench-regions \
         bench-control bench-deadline bench-sim bench-rate eval-time-sharing eval-sites bench-mpi eval-mpich-gq eval-middleware eval-rocl bench-profiler bench-isolation \
         bench-cpu soak soak-calls install install-fabric deb uninstall clean deps-build
@@ -52,7 +56,15 @@ workloads: deps ## Build the MPI programs, libkeeptime_mpi for Open MPI and MPIC
 	@$(MAKE) --no-print-directory -j$(JOBS) -C workloads MPICXX=mpicxx.mpich MPI_NAME=mpich
 	@$(MAKE) --no-print-directory -j$(JOBS) -C mpi MPICC=mpicc.openmpi MPI_NAME=open-mpi all programs
 	@$(MAKE) --no-print-directory -j$(JOBS) -C mpi MPICC=mpicc.mpich MPI_NAME=mpich all programs
-	@[ ! -e /usr/include/slurm/spank.h ] || $(MAKE) --no-print-directory -C slurm
+	@if [ -e $(SPANK) ]; then $(MAKE) --no-print-directory -C slurm; else [ -e slurm/build/keeptime.so ] || echo \
+	    "workloads: without the plugin for Slurm: there is no $(SPANK) (libslurm-dev; make slurm-plugin)"; fi
+
+# Always built anew: make does not see which Slurm or MPI it was built for before.
+slurm-plugin: ## The plugin for Slurm alone; installs nothing (CFLAGS=-I/opt/slurm/include, where that Slurm is)
+	@$(MAKE) --no-print-directory --always-make -C slurm
+
+mpi-library: ## libkeeptime_mpi alone, for one MPI; installs nothing (MPICC=mpicc, MPI_NAME=default)
+	@$(MAKE) --no-print-directory --always-make -j$(JOBS) -C mpi
 
 demo: build workloads ## From a goal to a kept promise, on a lab of 4 nodes (root; 8 minutes, and building)
 	@$(KEEPTIME) demo --out $(OUT)/demo
@@ -161,6 +173,7 @@ install: build ## Install keeptime, the units, manual pages, completions and doc
 	        $(SHARE)/bash-completion/completions $(ZSH) $(SHARE)/fish/vendor_completions.d \
 	        $(SHARE)/man/man1 $(addprefix $(SHARE)/doc/keeptime/docs/,formats pictures decisions)
 	install $(BUILT)/keeptime $(DESTDIR)$(PREFIX)/bin
+	-$(STRIP) $(DESTDIR)$(PREFIX)/bin/keeptime
 	$(READABLE) $(BUILT)/keeptime completions bash > $(SHARE)/bash-completion/completions/keeptime
 	$(READABLE) $(BUILT)/keeptime completions zsh > $(ZSH)/_keeptime
 	$(READABLE) $(BUILT)/keeptime completions fish > $(SHARE)/fish/vendor_completions.d/keeptime.fish
@@ -182,6 +195,8 @@ install: build ## Install keeptime, the units, manual pages, completions and doc
 	done
 	[ ! -e slurm/build/keeptime.so ] || \
 	    install -D -m 644 slurm/build/keeptime.so $(DESTDIR)$(PREFIX)/lib/keeptime/slurm/keeptime.so
+	@ls mpi/build/*/libkeeptime_mpi.so >/dev/null 2>&1 || echo "install: without libkeeptime_mpi, which is not built (make mpi-library)"
+	@[ -e slurm/build/keeptime.so ] || echo "install: without the plugin for Slurm, which is not built (make slurm-plugin)"
 
 uninstall: ## Remove what `make install` and `make install-fabric` have installed (first, on each node: keeptime agent clear --config FILE)
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,keeptime keeptime-fabricd) \
@@ -206,6 +221,7 @@ install-fabric: build ## Install libkeeptime_fabric, its header and manual pages
 	install -m 644 $(BUILT)/libkeeptime_fabric_c.a $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.a
 	install $(BUILT)/libkeeptime_fabric_c.so $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so.0
 	ln -sf libkeeptime_fabric.so.0 $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so
+	-$(STRIP) $(DESTDIR)$(PREFIX)/bin/keeptime-fabricd $(addprefix $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.,a so.0)
 	$(READABLE) sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' \
 	        -e 's|@REQUIRES@|$(subst $(comma), ,$(FEATURES))|' crates/fabric-c/keeptime_fabric.pc.in \
 	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/keeptime_fabric.pc
