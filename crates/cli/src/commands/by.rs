@@ -372,7 +372,12 @@ fn book(cluster: &Cluster, work: &Work, promise: Promise, mut booking: Booking) 
                 (NodeChoice::Named(cluster.topology().names(&nodes)), Some(nodes), at)
             }
             Ask::Slowest(count, at) => (NodeChoice::Any(count), None, at),
-            Ask::Nothing(refusal) => return Ok(Booked::TooLate(refusal)),
+            Ask::Nothing(refusal) => {
+                let fewest = work.job.speed_ppm.keys().next().copied().unwrap_or_default();
+                let too_few = too_few(&nodes.nodes, cluster.among(), fewest);
+                let reason = too_few.unwrap_or(refusal.reason);
+                return Ok(Booked::TooLate(deadline::Refusal { reason, ..refusal }));
+            }
         };
         match Hold::take_in_advance(cluster, work.request(&booking, choice, &at)) {
             Ok(hold) => {
@@ -412,6 +417,27 @@ fn promised(nodes: &Nodes, among: &BTreeSet<Name>) -> deadline::Cluster {
     let of_node = |node: &Node| if has(node) { node.cpu_ppm } else { CpuPpm::default() };
     let nodes_ppm = nodes.nodes.iter().map(of_node).collect();
     deadline::Cluster { nodes_ppm, ..deadline::Cluster::of(0, CpuPpm::default()) }
+}
+
+/// Which of these nodes, or of those of `among`, are not to be had, where fewer than `fewest` are left for that.
+fn too_few(nodes: &[Node], among: &BTreeSet<Name>, fewest: u32) -> Option<String> {
+    let may_be = |node: &&Node| among.is_empty() || among.contains(&node.name);
+    let (there, missing): (Vec<_>, Vec<_>) =
+        nodes.iter().filter(may_be).partition(|node| node.is_to_be_had());
+    if there.len() >= fewest as usize || missing.is_empty() {
+        return None;
+    }
+    let why = |node: &&Node| match &node.drained {
+        Some(drained) => format!("{} is drained ({})", node.name, drained.reason),
+        None => format!("{} is away", node.name),
+    };
+    let missing: Vec<_> = missing.iter().map(why).collect();
+    let all = there.len() + missing.len();
+    let missing = missing.join(", ");
+    Some(format!(
+        "it takes {fewest} nodes, and of {all} only {} are to be had: {missing}",
+        there.len()
+    ))
 }
 
 /// What is reserved of each node. What lasts to the end of the timeline is taken to last for ever.
@@ -628,6 +654,34 @@ mod tests {
         assert_eq!(asked(&known, 2, 50).pattern, None);
         assert_eq!(asked(&found("2..8").unwrap(), 2, 50).pattern, Some(Pattern::AllToAll));
         assert_eq!(asked(&known, 1, 50).cpu_period_nanos, None, "it waits for nobody");
+    }
+
+    // Goal: who asks for more nodes than are there is told which are not, and not that others are in the way.
+    #[test]
+    fn nodes_that_are_not_to_be_had_are_named() {
+        let node = |name: &str, connected| Node {
+            name: name.parse().unwrap(),
+            address: None,
+            processor: None,
+            connected,
+            heard_unix_nanos: WallTime::default(),
+            drained: None,
+            cpu_ppm: CpuPpm::from_percent(90),
+            cpu_reserved_ppm: CpuPpm::default(),
+            disk_read_bytes_per_second: Default::default(),
+            disk_read_reserved_bytes_per_second: Default::default(),
+            disk_write_bytes_per_second: Default::default(),
+            disk_write_reserved_bytes_per_second: Default::default(),
+            told: vec![],
+            not_enforced: vec![],
+        };
+        let nodes = [node("n1", true), node("n2", false), node("n3", true)];
+        assert_eq!(too_few(&nodes, &BTreeSet::new(), 2), None);
+        let told = "it takes 3 nodes, and of 3 only 2 are to be had: n2 is away";
+        assert_eq!(too_few(&nodes, &BTreeSet::new(), 3).as_deref(), Some(told));
+        let among = ["n1", "n2"].map(|name| name.parse().unwrap()).into();
+        assert!(too_few(&nodes, &among, 2).unwrap().contains("of 2 only 1"));
+        assert_eq!(too_few(&nodes[..1], &BTreeSet::new(), 2), None, "there never were more");
     }
 
     #[test]
