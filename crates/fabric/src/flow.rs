@@ -198,12 +198,19 @@ impl<K: Hash + Eq> Counts<K> {
     }
 
     /// That of `key`, and 0 if it had none.
-    #[inline]
+    #[inline(always)]
     fn of(&mut self, key: K) -> &mut u64 {
-        if self.get(&key).is_none() {
-            self.last = self.all.insert_full(key, 0).0;
+        if self.all.get_index(self.last).is_none_or(|(last, _)| *last != key) {
+            self.look_up(key);
         }
         &mut self.all[self.last]
+    }
+
+    /// Has it at hand.
+    #[cold]
+    fn look_up(&mut self, key: K) {
+        let known = self.all.get_index_of(&key);
+        self.last = known.unwrap_or_else(|| self.all.insert_full(key, 0).0);
     }
 
     /// It has none any more. Another may be where it was, or none: what is at hand is only used for its own key.

@@ -68,6 +68,7 @@ impl Core {
     }
 
     /// Has what waits carried, whatever this thread does next.
+    #[inline(always)]
     pub(super) fn flush_soon(&self, link: &Link) {
         if link.has_backlog() {
             self.flusher.notice();

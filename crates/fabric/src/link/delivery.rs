@@ -20,14 +20,8 @@ pub struct Delivery<'a, H> {
 }
 
 impl<H: Home> Sink for Delivery<'_, H> {
-    fn buffer(&mut self, head: &Head, buffer: &mut Vec<u8>) -> Result<(), Malformed> {
-        let length = head.length as usize;
-        if let Frame::Piece { token } = head.frame {
-            *buffer = self.link.assemblies.buffer(token, length)?;
-        } else {
-            *buffer = Vec::with_capacity(length);
-        }
-        Ok(())
+    fn buffer_of_piece(&mut self, token: u32, length: usize) -> Result<Vec<u8>, Malformed> {
+        self.link.assemblies.buffer(token, length)
     }
 
     fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
@@ -37,7 +31,10 @@ impl<H: Home> Sink for Delivery<'_, H> {
         }
         match head.frame {
             Frame::Message { from, to, tag, credit } => {
-                self.credited(from, credit)?;
+                // Mostly it says nothing, and then nothing is to be called for it.
+                if credit > 0 {
+                    self.credited(from, credit)?;
+                }
                 let charge = charge(buffer.len());
                 self.arrived(from, to, tag, Body::Whole(buffer.into()), charge, 0)?;
             }

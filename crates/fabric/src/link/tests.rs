@@ -12,7 +12,7 @@ use crate::links::Links;
 use crate::matching::Match;
 use crate::payload::{Buffer, Payload};
 use crate::progress::Wait;
-use crate::transport::{Sender, Sent as Carried, Sink};
+use crate::transport::{self, Sender, Sent as Carried, Sink};
 use proptest::prelude::*;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -97,8 +97,7 @@ impl Receiver for WireReceiver {
                 return if broken { Err(Broken::Closed) } else { Ok(0) };
             };
             let head = Head::decode(&head)?;
-            let mut buffer = Vec::new();
-            sink.buffer(&head, &mut buffer)?;
+            let mut buffer = transport::buffer(sink, &head)?;
             buffer.extend_from_slice(&payload);
             sink.frame(&head, buffer)?;
             if !matches!(head.frame, Frame::Begun { .. }) {

@@ -1,6 +1,6 @@
 //! Frames out of a stream of bytes that arrives in pieces of any length.
 
-use super::{Broken, Sink};
+use super::{Broken, Sink, buffer};
 use crate::frame::{HEAD, Head};
 
 /// What has arrived of a frame that is not whole.
@@ -42,8 +42,7 @@ impl Assembler {
                 return Ok(frames);
             }
             let Some(head) = self.head(&mut bytes)? else { return Ok(frames) };
-            let mut buffer = Vec::new();
-            sink.buffer(&head, &mut buffer)?;
+            let mut buffer = buffer(sink, &head)?;
             let length = head.length as usize;
             let Some((payload, rest)) = bytes.split_at_checked(length) else {
                 self.begun = Some(Begun { head, buffer, missing: length });

@@ -14,7 +14,7 @@ mod batch;
 #[cfg(test)]
 pub mod testing;
 
-use crate::frame::{HEAD, Head, Malformed};
+use crate::frame::{Frame, HEAD, Head, Malformed};
 use crate::payload::Buffer;
 use nix::errno::Errno;
 use nix::sys::eventfd::EventFd;
@@ -165,12 +165,21 @@ pub trait Receiver: Send {
 
 /// Where frames go.
 pub trait Sink {
-    /// Puts into `buffer`, which is empty, one to whose end the payload of `head` is to be appended. It is made where the reader
-    /// has it: handed back, it would be moved once more for each frame.
-    fn buffer(&mut self, head: &Head, buffer: &mut Vec<u8>) -> Result<(), Malformed>;
+    /// That of the long message `token`, to whose end the next `length` bytes of it are to be appended.
+    fn buffer_of_piece(&mut self, token: u32, length: usize) -> Result<Vec<u8>, Malformed>;
 
-    /// A frame has arrived; `buffer` is that of [`Sink::buffer`], with the payload.
+    /// A frame has arrived; `buffer` is that of [`buffer`], with the payload.
     fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed>;
+}
+
+/// To whose end the payload of `head` is to be appended.
+#[inline(always)]
+pub(crate) fn buffer(sink: &mut dyn Sink, head: &Head) -> Result<Vec<u8>, Malformed> {
+    let length = head.length as usize;
+    match head.frame {
+        Frame::Piece { token } => sink.buffer_of_piece(token, length),
+        _ => Ok(Vec::with_capacity(length)),
+    }
 }
 
 /// Both halves of a connection, and what to watch while asleep.

@@ -16,7 +16,8 @@ mod slots;
 pub use library::Library;
 
 use super::{
-    Broken, Ends, Receiver, Sender, Sent, Sink, is_passing, is_quiet, ring_bell, tcp, watch_over,
+    Broken, Ends, Receiver, Sender, Sent, Sink, buffer, is_passing, is_quiet, ring_bell, tcp,
+    watch_over,
 };
 use crate::frame::{EAGER_MOST, HEAD, Head, Malformed};
 use crate::progress::lock;
@@ -412,8 +413,7 @@ impl Receiver for NativeReceiver {
         while frames < FRAMES_MOST && total < BYTES_MOST {
             let Some(head) = self.next_head()? else { break };
             // Without the lock: who takes the frame may send.
-            let mut buffer = Vec::new();
-            sink.buffer(&head, &mut buffer)?;
+            let mut buffer = buffer(sink, &head)?;
             {
                 let mut state = lock(&self.shared.state);
                 let payload = state.end.arrived().and_then(|bytes| bytes.get(HEAD..));

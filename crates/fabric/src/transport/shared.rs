@@ -2,7 +2,7 @@
 //! name: it is made by the caller and handed over on a Unix socket, with an event counter for each
 //! side to be woken by. The socket stays open only to tell when the other process has ended.
 
-use super::{Broken, Ends, Glance, Receiver, Sender, Sent, Sink, ring_bell};
+use super::{Broken, Ends, Glance, Receiver, Sender, Sent, Sink, buffer, ring_bell};
 use crate::frame::{EAGER_MOST, HEAD, Head};
 use crate::mapping::{Access, Mapping};
 use crate::ring::{Memory, Push, Reader, SLOT, Word, Writer, may_have_frame};
@@ -112,11 +112,7 @@ fn halves(
     socket: UnixStream,
 ) -> io::Result<Ends> {
     socket.set_nonblocking(true)?;
-    let ring = |index: usize| SharedRing {
-        mapping: mapping.clone(),
-        control: index * (CONTROL + RING),
-        bytes: index * (CONTROL + RING) + CONTROL,
-    };
+    let ring = |index: usize| SharedRing::new(mapping, index);
     let other_bell = Arc::new(other_bell);
     let readable =
         vec![own_bell.as_fd().try_clone_to_owned()?, socket.as_fd().try_clone_to_owned()?];
@@ -216,8 +212,7 @@ impl Receiver for SharedReceiver {
                 return if ended { Err(Broken::Closed) } else { Ok(frames) };
             }
             let head = Head::decode(&bytes)?;
-            let mut buffer = Vec::new();
-            sink.buffer(&head, &mut buffer)?;
+            let mut buffer = buffer(sink, &head)?;
             if self.ring.take(head.length, &mut buffer) {
                 ring_bell(&self.other_bell)?;
             }
@@ -252,24 +247,43 @@ impl Receiver for SharedReceiver {
 #[derive(Debug)]
 struct SharedRing {
     mapping: Arc<Mapping>,
-    /// Offsets in the mapping.
-    control: usize,
-    bytes: usize,
+    /// Where in the mapping its words and its slots begin: every look needs one of these.
+    control: *mut u8,
+    bytes: *mut u8,
 }
 
+// SAFETY: what it points to is the mapping's, which belongs to no thread.
+unsafe impl Send for SharedRing {}
+// SAFETY: as above.
+unsafe impl Sync for SharedRing {}
+
 impl SharedRing {
-    fn word_at(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: offsets are multiples of four inside the mapping, which lives as long as `self`;
-        // both processes use these words only as atomics, or, for words inside a frame, as
-        // `Memory` says.
-        unsafe { AtomicU32::from_ptr(self.mapping.base().add(offset).cast()) }
+    /// The ring of that number in a mapping of [`TOTAL`] bytes.
+    fn new(mapping: &Arc<Mapping>, index: usize) -> Self {
+        let control = index * (CONTROL + RING);
+        assert!(control + CONTROL + RING <= mapping.length(), "a mapping of two rings");
+        // SAFETY: inside the mapping, as was just asserted.
+        let [control, bytes] =
+            [control, control + CONTROL].map(|at| unsafe { mapping.base().add(at) });
+        Self { mapping: mapping.clone(), control, bytes }
+    }
+
+    fn word_at(&self, place: *mut u8) -> &AtomicU32 {
+        // SAFETY: callers give places in the mapping that are multiples of four, and it lives as long as `self`; both
+        // processes use these words only as atomics, or, for words inside a frame, as `Memory` says.
+        unsafe { AtomicU32::from_ptr(place.cast()) }
+    }
+
+    fn control(&self, word: usize) -> &AtomicU32 {
+        // SAFETY: words lie within `CONTROL`.
+        self.word_at(unsafe { self.control.add(word) })
     }
 
     /// The place of a ring offset in memory, and how many bytes there are until the ring wraps.
     fn place(&self, offset: usize) -> (*mut u8, usize) {
         let offset = offset % RING;
         // SAFETY: inside the mapping.
-        (unsafe { self.mapping.base().add(self.bytes + offset) }, RING - offset)
+        (unsafe { self.bytes.add(offset) }, RING - offset)
     }
 }
 
@@ -283,19 +297,19 @@ unsafe impl Memory for SharedRing {
     }
 
     fn word(&self, slot: u32) -> &AtomicU32 {
-        self.word_at(self.bytes + (slot % SLOTS) as usize * SLOT)
+        self.word_at(self.place(slot as usize * SLOT).0)
     }
 
     fn given_back(&self) -> &AtomicU32 {
-        self.word_at(self.control + GIVEN_BACK)
+        self.control(GIVEN_BACK)
     }
 
     fn reader_asleep(&self) -> &AtomicU32 {
-        self.word_at(self.control + READER_ASLEEP)
+        self.control(READER_ASLEEP)
     }
 
     fn writer_asleep(&self) -> &AtomicU32 {
-        self.word_at(self.control + WRITER_ASLEEP)
+        self.control(WRITER_ASLEEP)
     }
 
     fn fence(&self) {
@@ -400,9 +414,8 @@ mod tests {
     struct Collected(VecDeque<(Head, Vec<u8>)>);
 
     impl Sink for Collected {
-        fn buffer(&mut self, head: &Head, buffer: &mut Vec<u8>) -> Result<(), Malformed> {
-            buffer.reserve_exact(head.length as usize);
-            Ok(())
+        fn buffer_of_piece(&mut self, _: u32, length: usize) -> Result<Vec<u8>, Malformed> {
+            Ok(Vec::with_capacity(length))
         }
         fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
             self.0.push_back((*head, buffer));

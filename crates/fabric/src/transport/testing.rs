@@ -11,9 +11,8 @@ use std::net::{TcpListener, TcpStream};
 pub struct Collected(pub Vec<(Head, Vec<u8>)>);
 
 impl Sink for Collected {
-    fn buffer(&mut self, head: &Head, buffer: &mut Vec<u8>) -> Result<(), Malformed> {
-        buffer.reserve_exact(head.length as usize);
-        Ok(())
+    fn buffer_of_piece(&mut self, _: u32, length: usize) -> Result<Vec<u8>, Malformed> {
+        Ok(Vec::with_capacity(length))
     }
     fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
         self.0.push((*head, buffer));

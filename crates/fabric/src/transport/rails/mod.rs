@@ -451,9 +451,8 @@ struct Arriving<'a> {
 }
 
 impl Sink for Arriving<'_> {
-    fn buffer(&mut self, head: &Head, buffer: &mut Vec<u8>) -> Result<(), Malformed> {
-        buffer.reserve_exact(head.length as usize);
-        Ok(())
+    fn buffer_of_piece(&mut self, _: u32, _: usize) -> Result<Vec<u8>, Malformed> {
+        Err(Malformed::Unknown("a stream without rails"))
     }
 
     fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
@@ -509,8 +508,7 @@ impl Arriving<'_> {
             if head.length as usize != payload.len() {
                 return Err(Malformed::Unknown("a frame of rails"));
             }
-            let mut buffer = Vec::new();
-            self.sink.buffer(&head, &mut buffer)?;
+            let mut buffer = super::buffer(self.sink, &head)?;
             buffer.extend_from_slice(payload);
             self.sink.frame(&head, buffer)?;
             lock(&self.shared.out).delivered = self.gather.delivered();
