@@ -9,6 +9,7 @@ mod door;
 mod fabric;
 mod manual;
 mod mpi;
+mod names;
 mod node;
 mod sim;
 mod site;
@@ -21,6 +22,7 @@ pub use fabric::{
     FabricListArguments, FabricPingArguments, FabricPlace,
 };
 pub use mpi::{AttachArguments, AttachTerms, EnvironmentArguments, MpiCommand};
+pub use names::NodeNames;
 pub use node::{DrainArguments, NodeCommand, ResumeArguments, WhichNodes};
 pub use sim::{
     FailureArguments, Generator, SimArguments, SimCommand, SimSitesArguments, SimulatedCluster,
@@ -446,9 +448,10 @@ pub struct ApplicationArguments {
     /// configuration says, or within a job of Slurm's its steps (srun), or ssh]
     #[arg(long, value_name = "PROGRAM")]
     pub launcher: Option<Launcher>,
-    /// Use some of these nodes and no others, as in n1,n2 [default: within a job of Slurm's those of the job, else any]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub among: Vec<Name>,
+    /// Use some of these nodes and no others, as in n1,n2 or "n[1-4],n7" [default: within a job of Slurm's those of the
+    /// job, else any]
+    #[arg(long, value_name = "NAMES")]
+    pub among: Vec<NodeNames>,
     /// The MPI to start it with: open-mpi or mpich
     #[arg(long, default_value = "open-mpi")]
     pub mpi: Flavour,

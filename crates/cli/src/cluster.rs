@@ -44,7 +44,7 @@ impl Cluster {
     /// # Errors
     /// If there is no such lab, or its broker does not answer.
     pub fn open(name: &Name) -> Result<Self> {
-        Self::at(&BrokerPlace::of_lab(name.clone()), None, &[])
+        Self::at(&BrokerPlace::of_lab(name.clone()), None, BTreeSet::new())
     }
 
     /// The cluster of the broker that is meant, whose nodes are reached by `launcher` if one is given, and of which what is
@@ -53,7 +53,11 @@ impl Cluster {
     /// # Errors
     /// If the broker does not answer, or the nodes of its cluster cannot be reached as is configured; a job of Slurm's without
     /// any of them.
-    pub fn at(place: &BrokerPlace, launcher: Option<Launcher>, among: &[Name]) -> Result<Self> {
+    pub fn at(
+        place: &BrokerPlace,
+        launcher: Option<Launcher>,
+        mut among: BTreeSet<Name>,
+    ) -> Result<Self> {
         let found = place::find(place)?;
         let (nodes, links) = overview(&found.client()?)?;
         let name = match &found.broker {
@@ -61,7 +65,6 @@ impl Cluster {
             _ => UNNAMED.parse()?,
         };
         let topology = topology::of_overview(name, &nodes, &links)?;
-        let mut among: BTreeSet<_> = among.iter().cloned().collect();
         let mut around = allocation::around(&found.broker)?;
         if let Some(job) = &around {
             let names = topology.nodes().iter().map(|node| &node.name);

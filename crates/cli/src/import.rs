@@ -1,7 +1,7 @@
 //! A topology from what Slurm tells of its nodes and switches (`scontrol show`), as a file to start from (pure). Slurm knows no
 //! rates, so they are said.
 
-use keeptime_launch::slurm::expanded;
+use keeptime_launch::hostlist::expanded;
 use keeptime_model::Invalid;
 use keeptime_model::name::{NAME_LENGTH_MAX, Name};
 use keeptime_model::topology::{Link, Node, Switch, Topology, TopologyFile};
@@ -73,16 +73,17 @@ pub fn imported(
     }
     for record in records {
         let switch = names.of(needed(record, SWITCH)?)?;
-        let (below, rate) = match value(record, "Switches=") {
+        let (field, below, rate) = match value(record, "Switches=") {
             Some(below) => {
                 let expected = "the rate of links between switches";
                 let rate = unknown.uplink;
-                (below, rate.ok_or_else(|| Invalid::new("uplink", "nothing", expected))?)
+                let rate = rate.ok_or_else(|| Invalid::new("uplink", "nothing", expected))?;
+                ("Switches", below, rate)
             }
             // Slurm tells of every switch all nodes below: of those with switches they hang from these.
-            None => (needed(record, "Nodes=")?, unknown.rate),
+            None => ("Nodes", needed(record, "Nodes=")?, unknown.rate),
         };
-        for host in expanded(below)? {
+        for host in expanded(field, below)? {
             file.links.push(link(&names.of(&host)?, &switch, rate));
         }
         file.switches.push(Switch { name: switch });

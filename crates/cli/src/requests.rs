@@ -1,6 +1,6 @@
 //! From the words of the command line to a request for the broker. Pure: the time is an argument.
 
-use crate::arguments::{AttachTerms, Wanted};
+use crate::arguments::{AttachTerms, NodeNames, Wanted};
 use crate::times;
 use jiff::Zoned;
 use keeptime_engine::book::Reservation;
@@ -61,7 +61,7 @@ pub fn changed(
         new.duration_nanos = Some(end.saturating_since(start));
     }
     if !wanted.among.is_empty() {
-        new.among = wanted.among.iter().cloned().collect();
+        new.among = NodeNames::all(&wanted.among).cloned().collect();
     }
     if wanted.name.is_some() {
         new.name.clone_from(&wanted.name);
@@ -262,14 +262,13 @@ fn set_goal(goal: &mut Goal, wanted: &Wanted) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// `2`, or `n1,n2`.
+/// `2`, or `n1,n[3-5]`.
 fn node_choice(text: &str) -> Result<NodeChoice, Invalid> {
     if let Ok(number) = text.trim().parse() {
         return Ok(NodeChoice::Any(number));
     }
-    let names = text.split(',').map(|name| name.trim().parse::<Name>());
-    let names: Result<Vec<_>, _> = names.collect();
-    let expected = "a number of nodes, or their names, as in n1,n2";
+    let names = text.parse().map(NodeNames::into_names);
+    let expected = "a number of nodes, or their names, as in n1,n2 or n[1-4]";
     names.map(NodeChoice::Named).map_err(|_| Invalid::new("nodes", text, expected))
 }
 
@@ -455,6 +454,29 @@ mod tests {
         let mut over = granted();
         over.state = State::Ended;
         assert!(refused(terms(&[]), over).contains("it is ended"));
+    }
+
+    // Goal: nodes are had by their names as Slurm writes them, in the order of ranks, and none twice.
+    #[test]
+    fn names_of_nodes_may_be_a_list_as_slurm_writes_them() {
+        let asked = |nodes: &str| {
+            let wanted =
+                Wanted { nodes: Some(nodes.into()), pattern: None, bandwidth: None, ..pair() };
+            new(None, &wanted, &now()).map(|request| match request.ask {
+                Ask::Resources(resources) => resources.nodes,
+                other => panic!("{other:?}"),
+            })
+        };
+        let named = |names: &str| {
+            Ok(NodeChoice::Named(names.split(' ').map(|name| name.parse().unwrap()).collect()))
+        };
+        assert_eq!(asked("n[3-4],n1"), named("n3 n4 n1"));
+        assert_eq!(asked("n1, n2"), named("n1 n2"));
+        assert_eq!(asked(" 2 "), Ok(NodeChoice::Any(2)));
+        for wrong in ["n1,n[1-2]", "n[1", "n[2-1]", ""] {
+            let error = asked(wrong).unwrap_err();
+            assert!(error.field.starts_with("nodes"), "{wrong}: {error}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What Slurm has given to the job that a process is part of, as its environment tells (pure).
 
+use crate::hostlist::expanded;
 use crate::remote::{HOST, Launcher};
 use keeptime_model::Invalid;
 use std::iter;
@@ -22,7 +23,7 @@ impl Allocation {
         let Some(job) = variable(JOB) else { return Ok(None) };
         let number = job.parse().map_err(|_| Invalid::new(JOB, &job, "a job's number"))?;
         let hosts = variable(HOSTS).unwrap_or_default();
-        Ok(Some(Self { job: number, hosts: expanded(&hosts)? }))
+        Ok(Some(Self { job: number, hosts: expanded(HOSTS, &hosts)? }))
     }
 
     /// What starts a command on one of its nodes, as a step of the job beside all others: Slurm counts it to the job, and ends
@@ -55,65 +56,6 @@ pub fn tells_of_job(name: &str) -> bool {
     begins(&OF_SLURM) && !begins(&OF_USERS)
 }
 
-/// The names that a list of Slurm's stands for, as in `n[1-3,07],gpu1`: numbers keep their leading zeros.
-///
-/// # Errors
-/// If it is no such list, or stands for more than 65,536.
-pub fn expanded(list: &str) -> Result<Vec<String>, Invalid> {
-    let invalid = || Invalid::new(HOSTS, list, "names of nodes, as in n[1-3,07],gpu1");
-    let mut names = Vec::new();
-    for pattern in split_outside(list).ok_or_else(invalid)? {
-        let more = expanded_one(pattern).filter(|more| names.len() + more.len() <= HOSTS_MAX);
-        names.extend(more.ok_or_else(invalid)?);
-    }
-    Ok(names)
-}
-
-/// Parts between commas that are in no brackets.
-fn split_outside(list: &str) -> Option<Vec<&str>> {
-    let (mut parts, mut start, mut is_inside) = (Vec::new(), 0, false);
-    for (at, letter) in list.char_indices() {
-        match letter {
-            '[' | ']' if is_inside == (letter == '[') => return None,
-            '[' | ']' => is_inside = letter == '[',
-            ',' if !is_inside => {
-                parts.push(&list[start..at]);
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(&list[start..]);
-    (!is_inside && parts.iter().all(|part| !part.is_empty())).then_some(parts)
-}
-
-/// A name with any number of lists of numbers in brackets, each of which stands for all its numbers.
-fn expanded_one(pattern: &str) -> Option<Vec<String>> {
-    let Some((before, rest)) = pattern.split_once('[') else { return Some(vec![pattern.into()]) };
-    let (inside, after) = rest.split_once(']')?;
-    let numbers: Vec<_> = inside.split(',').map(numbers).collect::<Option<_>>()?;
-    let endings = expanded_one(after)?;
-    let count = numbers.iter().map(Vec::len).sum::<usize>().checked_mul(endings.len())?;
-    if count > HOSTS_MAX {
-        return None;
-    }
-    let numbers = numbers.iter().flatten();
-    let all = numbers.flat_map(|number| endings.iter().map(move |end| (number, end)));
-    Some(all.map(|(number, end)| format!("{before}{number}{end}")).collect())
-}
-
-/// `7`, or `07-12`: as wide as the first is written.
-fn numbers(range: &str) -> Option<Vec<String>> {
-    let (first, last) = range.split_once('-').unwrap_or((range, range));
-    let number = |text: &str| {
-        let is_number = !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
-        text.parse::<u64>().ok().filter(|_| is_number)
-    };
-    let (from, to, width) = (number(first)?, number(last)?, first.len());
-    let is_bounded = from <= to && to - from < HOSTS_MAX as u64;
-    is_bounded.then(|| (from..=to).map(|number| format!("{number:0width$}")).collect())
-}
-
 const JOB: &str = "SLURM_JOB_ID";
 const HOSTS: &str = "SLURM_JOB_NODELIST";
 /// With what names of variables begin by which Slurm tells a program about itself,
@@ -121,13 +63,10 @@ const OF_SLURM: [&str; 6] = ["SLURM_", "SLURMD_", "_SLURM_", "SRUN_", "PMI_", "P
 /// and those that are of use to programs, of its configuration (`SLURM_CONF`), or its users' own.
 const OF_USERS: [&str; 5] =
     ["SLURM_ARRAY_", "SLURM_SUBMIT_", "SLURM_JOB_NAME", "SLURM_CONF", "PMIX_MCA_"];
-/// No cluster has more: a list of a few letters can stand for as many as it likes.
-const HOSTS_MAX: usize = 65_536;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn allocation(job: &str, hosts: &str) -> Result<Option<Allocation>, Invalid> {
         Allocation::of(|name| match name {
@@ -138,41 +77,14 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_told_by_lists_of_names() {
-        for (list, expected) in [
-            ("n1", "n1"),
-            ("n1,n3", "n1 n3"),
-            ("n[1-3,07]", "n1 n2 n3 n07"),
-            ("n[08-11],gpu1", "n08 n09 n10 n11 gpu1"),
-            ("rack[0-1]n[1,3]-ib", "rack0n1-ib rack0n3-ib rack1n1-ib rack1n3-ib"),
-        ] {
-            let found = allocation("12", list).unwrap().unwrap();
-            assert_eq!(found.hosts.join(" "), expected, "{list}");
-            assert_eq!(found.job, 12);
-        }
-    }
-
-    #[test]
-    fn what_is_no_list_is_refused_and_none_is_too_long() {
-        for list in [
-            "",
-            "n[1",
-            "n1]",
-            "n[[1]]",
-            "n[3-1]",
-            "n[a]",
-            "n[-1]",
-            "n[+1]",
-            "n1,,n2",
-            "n[1-99999999]",
-        ] {
-            let error = allocation("12", list).unwrap_err().to_string();
-            assert!(error.contains(HOSTS) && error.contains("n[1-3,07]"), "{list}: {error}");
-        }
-        assert!(expanded("n[1-50000],m[1-50000]").is_err());
-        assert!(expanded("n[0-999][0-999]").is_err());
-        assert!(allocation("twelve", "n1").unwrap_err().to_string().contains(JOB));
+    fn an_allocation_is_a_number_and_a_list_of_names() {
+        let found = allocation("12", "n[08-10],gpu1").unwrap().unwrap();
+        assert_eq!((found.job, found.hosts.join(" ").as_str()), (12, "n08 n09 n10 gpu1"));
         assert_eq!(Allocation::of(|_| None), Ok(None));
+        for (job, hosts, field) in [("12", "n[1", HOSTS), ("twelve", "n1", JOB)] {
+            let error = allocation(job, hosts).unwrap_err();
+            assert_eq!(error.field, field, "{error}");
+        }
     }
 
     #[test]
@@ -198,15 +110,5 @@ mod tests {
         assert_eq!(elsewhere, ["mpiexec"]);
         let told = ["SLURM_ARRAY_TASK_ID", "SLURM_JOB_NAME", "PMIX_MCA_gds"].map(tells_of_job);
         assert_eq!(told, [false; 3], "programs use them");
-    }
-
-    proptest! {
-        #[test]
-        fn any_list_ends_and_is_bounded(list in "[a-c0-3,\\[\\]-]{0,24}") {
-            if let Ok(names) = expanded(&list) {
-                prop_assert!(names.len() <= HOSTS_MAX);
-                prop_assert!(names.iter().all(|name| !name.contains(['[', ']', ','])));
-            }
-        }
     }
 }

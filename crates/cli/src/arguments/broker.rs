@@ -1,7 +1,7 @@
 //! The words about the broker and reservations.
 
 use super::door::{CertificatesArguments, TokenCommand};
-use super::manual;
+use super::{NodeNames, manual};
 use clap::{Args, Subcommand};
 use keeptime_broker::remote::Address;
 use keeptime_model::assignment::CpuMechanism;
@@ -137,12 +137,12 @@ pub struct Wanted {
     /// What it is called in lists, as in solver; others may have the same name
     #[arg(long)]
     pub name: Option<Name>,
-    /// How many nodes, or their names in order of rank, as in n1,n2
+    /// How many nodes, or their names in order of rank, as in n1,n2 or "n[1-4],n7"
     #[arg(long, value_name = "NUMBER|NAMES")]
     pub nodes: Option<String>,
-    /// Only some of these, as in n1,n2,n3 [default: within a job of Slurm's those of the job, else any]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub among: Vec<Name>,
+    /// Only some of these, as in n1,n2 or "n[1-4],n7" [default: within a job of Slurm's those of the job, else any]
+    #[arg(long, value_name = "NAMES")]
+    pub among: Vec<NodeNames>,
     /// CPU on each node, or for each rank where they work unequally, as in 40%,20%; 100 % is one processor
     #[arg(long, value_name = "SHARE", value_delimiter = ',')]
     pub cpu: Vec<CpuPpm>,
@@ -208,6 +208,7 @@ pub struct Wanted {
     keeptime reserve --nodes 2 --cpu 20% --for 1h\n  \
     keeptime reserve --nodes n1,n2 --cpu 10% --pattern pairs \\\n      \
         --bandwidth \"20 Mbit/s\" --from 14:00 --until 15:30\n  \
+    keeptime reserve --nodes \"n[1-4]\" --cpu 20% --for 1h   # n1 to n4\n  \
     keeptime reserve --nodes 4 --cpu 80% --for 2h --by 18:00\n  \
     keeptime reserve --nodes 2 --cpu 20% --for 1h --wait 10min\n  \
     keeptime reserve --application raycast --within 1s \\\n      \
@@ -240,7 +241,7 @@ pub struct ReserveArguments {
 
 #[derive(Debug, Args)]
 #[command(after_help = manual::MODIFY)]
-#[command(mut_arg("among", |argument| argument.help("Only some of these, as in n1,n2,n3")))]
+#[command(mut_arg("among", |argument| argument.help("Only some of these, as in n1,n2 or \"n[1-4],n7\"")))]
 pub struct ModifyArguments {
     #[command(flatten)]
     pub place: BrokerPlace,

@@ -1,8 +1,8 @@
 //! The words about who is known to a broker.
 
+use super::NodeNames;
 use clap::{Args, Subcommand};
 use keeptime_credentials::tokens::TokenId;
-use keeptime_model::name::Name;
 use keeptime_model::reservation::UserName;
 use keeptime_model::units::Nanos;
 use std::path::PathBuf;
@@ -81,9 +81,9 @@ pub struct CertificatesArguments {
     /// Names and addresses by which the broker is asked
     #[arg(long, value_name = "HOSTS", value_delimiter = ',')]
     pub broker: Vec<String>,
-    /// Nodes
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub nodes: Vec<Name>,
+    /// Nodes, as in n1,n2 or "n[1-4],n7"
+    #[arg(long, value_name = "NAMES")]
+    pub nodes: Vec<NodeNames>,
     /// All nodes of this topology file
     #[arg(long, value_name = "FILE")]
     pub topology: Option<PathBuf>,

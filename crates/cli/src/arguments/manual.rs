@@ -88,6 +88,7 @@ pub const NODE_DRAIN: &str = r#"For operators. `keeptime nodes` shows which node
 
 Examples:
   keeptime node drain n1,n2 --reason "new disk"
+  keeptime node drain "n[1-16]" --reason "new switch"    # n1 to n16
   keeptime node drain n1 --reason "new disk" --wait && ssh n1 poweroff
   keeptime node drain --all --reason "upgrade" --wait --except-sites"#;
 

@@ -1,9 +1,8 @@
 //! The words about nodes that are taken out of service.
 
-use super::{BrokerPlace, manual};
+use super::{BrokerPlace, NodeNames, manual};
 use clap::{Args, Subcommand};
 use keeptime_model::drain::{DrainReason, NodeSet};
-use keeptime_model::name::Name;
 
 #[derive(Debug, Subcommand)]
 pub enum NodeCommand {
@@ -55,9 +54,9 @@ pub struct ResumeArguments {
 #[derive(Debug, Clone, Args)]
 #[group(required = true, multiple = false)]
 pub struct WhichNodes {
-    /// Which, as in n1,n2
-    #[arg(value_name = "NODES", value_delimiter = ',')]
-    pub nodes: Vec<Name>,
+    /// Which, as in n1,n2 or "n[1-4],n7"
+    #[arg(value_name = "NODES")]
+    pub nodes: Vec<NodeNames>,
     /// All nodes
     #[arg(long)]
     pub all: bool,
@@ -66,6 +65,9 @@ pub struct WhichNodes {
 impl WhichNodes {
     /// As the broker is told.
     pub fn set(&self) -> NodeSet {
-        if self.all { NodeSet::All } else { NodeSet::Named(self.nodes.iter().cloned().collect()) }
+        match self.all {
+            true => NodeSet::All,
+            false => NodeSet::Named(NodeNames::all(&self.nodes).cloned().collect()),
+        }
     }
 }

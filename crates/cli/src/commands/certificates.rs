@@ -1,6 +1,6 @@
 //! `keeptime broker certificates`: a small authority in a directory, and what it issues.
 
-use crate::arguments::CertificatesArguments;
+use crate::arguments::{CertificatesArguments, NodeNames};
 use crate::certificates::{Site, authority_files};
 use anyhow::{Context, Result};
 use keeptime_credentials::identity::Identity;
@@ -45,7 +45,7 @@ fn tell(files: &OwnFiles, whom: &str) {
 }
 
 fn nodes(arguments: &CertificatesArguments) -> Result<Vec<Name>> {
-    let mut nodes = arguments.nodes.clone();
+    let mut nodes: Vec<_> = NodeNames::all(&arguments.nodes).cloned().collect();
     if let Some(path) = &arguments.topology {
         let text =
             fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;

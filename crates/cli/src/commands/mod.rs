@@ -23,7 +23,7 @@ pub mod site;
 pub mod tokens;
 pub mod traffic;
 
-use crate::arguments::{ApplicationArguments, Chosen, Command, GoalArguments};
+use crate::arguments::{ApplicationArguments, Chosen, Command, GoalArguments, NodeNames};
 use crate::cluster::Cluster;
 use crate::{brokers, files};
 use anyhow::Result;
@@ -70,7 +70,8 @@ impl Session {
     pub fn open(arguments: &ApplicationArguments) -> Result<Self> {
         let application = application(arguments)?;
         let launcher = arguments.launcher.clone();
-        let cluster = Cluster::at(&arguments.place, launcher, &arguments.among)?;
+        let among = NodeNames::all(&arguments.among).cloned().collect();
+        let cluster = Cluster::at(&arguments.place, launcher, among)?;
         let mpi = Mpi::find(arguments.mpi)?;
         let default = || files::default_profile_path(application.name());
         let profile_path = arguments.profile.clone().unwrap_or_else(default);
