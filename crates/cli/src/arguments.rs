@@ -661,7 +661,7 @@ pub struct RunArguments {
 #[command(next_help_heading = "Program without an application file")]
 pub struct ProgramArguments {
     /// A program and its arguments, instead of an application: with --nodes and either --rate, or --by and --takes.
-    /// Keeptime starts one rank on each of --nodes itself: mpiexec or mpirun before it is left out
+    /// Keeptime starts one rank on each of --nodes itself: mpiexec, mpirun, srun and their like before it are left out
     // What it needs is checked with the program, so that all of it is told at once.
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["set", "reservation", "unprotected", "steady",
         "spare"])]

@@ -328,10 +328,11 @@ A program without an application file, at a rate or by a time:
   keeptime run --by 18:00 --takes 2h --nodes 2..8 -- mpiexec ./batch
 
 What stands behind -- is the program with its arguments. Keeptime starts one
-rank on each node itself: mpiexec or mpirun before it is left out, and options
-of that are refused. A path with a slash is taken from this directory, and has
-to be the same file on all nodes; anything else is looked for there in PATH.
---cpu, --pattern, --limit and --progress say what its file would.
+rank on each node itself: mpiexec, mpirun, srun and their like before it are
+left out, and options of these are refused. A path with a slash is taken from
+this directory, and has to be the same file on all nodes; anything else is
+looked for there in PATH. --cpu, --pattern, --limit and --progress say what its
+file would.
 
 Full speed is kept under the name of the program's file, for the whole command:
 what another one of that name was measured at is forgotten. By a time, nothing

@@ -73,7 +73,12 @@ fn check_wanted(arguments: &RunArguments) -> Result<(), Invalid> {
 fn without_launcher(words: &[String]) -> Result<(&String, &[String]), Invalid> {
     let invalid = |expected: &str| Invalid::new("command", words.join(" "), expected);
     let (first, rest) = words.split_first().ok_or_else(|| invalid("a program"))?;
-    if !LAUNCHERS.contains(&file_name(first).split('.').next().unwrap_or_default()) {
+    let called = file_name(first).split('.').next().unwrap_or_default();
+    // Which of its words would be left out is Flux's own business.
+    if called == "flux" && rest.first().is_some_and(|word| word == "run") {
+        return Err(invalid(WITHOUT_FLUX));
+    }
+    if !LAUNCHERS.contains(&called) {
         return Ok((first, rest));
     }
     if rest.iter().any(|word| word == ":") {
@@ -127,7 +132,8 @@ fn file_name(program: &str) -> &str {
 }
 
 /// By which ranks are started elsewhere; systems add what tells several apart, as in `mpirun.openmpi`.
-const LAUNCHERS: [&str; 2] = ["mpiexec", "mpirun"];
+const LAUNCHERS: [&str; 7] =
+    ["mpiexec", "mpirun", "orterun", "prterun", "mpirun_rsh", "srun", "aprun"];
 /// The constant that stands for a brace in what would be a template.
 const BRACE: &str = "brace";
 const NAMELESS: &str = "program";
@@ -138,6 +144,9 @@ const WITHOUT_PROFILE: &str = "--nodes with either --rate, or --by and --takes: 
      apps/NAME.toml (docs/formats/application.md), measure it with `keeptime profile NAME`, and run NAME";
 const WITHOUT_OPTIONS: &str = "the program right after the launcher, without options of that: Keeptime starts one \
      rank on each of --nodes (-n) itself";
+
+const WITHOUT_FLUX: &str = "the program alone, without `flux run` and its options: Keeptime starts one rank on each \
+     of --nodes (-n) itself";
 
 #[cfg(test)]
 mod tests {
@@ -174,6 +183,26 @@ mod tests {
             assert_eq!(*made.time(), TimeSource::Wall);
         }
         assert_eq!(made(&["solver"]).unwrap().command_template(), ["solver"], "found in PATH");
+    }
+
+    // Goal: whoever is used to a launcher may leave it where it is, and none of them is started on each node in the place of
+    // the program. Method: each that there is, with what does not go, and programs that are only called nearly so.
+    #[test]
+    fn every_launcher_is_left_out_or_refused() {
+        for launcher in LAUNCHERS {
+            assert_eq!(
+                made(&[launcher, "solver", "-n"]).unwrap().command_template(),
+                ["solver", "-n"]
+            );
+            let error = made(&[launcher, "-n", "4", "solver"]).unwrap_err().to_string();
+            assert!(error.contains(&format!("command: \"{launcher} -n 4 solver\"")), "{error}");
+            assert!(error.contains("the program right after the launcher"), "{error}");
+        }
+        let flux = made(&["/usr/bin/flux", "run", "solver"]).unwrap_err().to_string();
+        assert!(flux.contains("expected the program alone, without `flux run`"), "{flux}");
+        for program in [&["flux", "solver"][..], &["srun-tests", "x"], &["run"]] {
+            assert_eq!(made(program).unwrap().command_template(), program);
+        }
     }
 
     // Goal: whoever types a program alone is told all that it needs, and not one thing after the other.
