@@ -96,6 +96,8 @@ const CLEAR_LIMIT: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Together a minute: the slowest drivers have loaded their firmware by then.
 const LOOKS_MAX: usize = 600;
+/// Devices that are named where another was meant: a host of containers has hundreds.
+const DEVICES_NAMED_MAX: usize = 16;
 
 /// What the node that `config` describes can give, enforced by `enforcer`.
 pub fn capacity(config: &Config, enforcer: &dyn Enforcer) -> Capacity {
@@ -674,6 +676,34 @@ pub fn check_device(config: &Config) -> Result<(), BoxedError> {
     checked.map_err(|error| format!("device {}: {}", config.device, chain(&error)).into())
 }
 
+/// What is to be said where the device that `config` names is not there and anything is to be enforced, with those that are. Of a
+/// node that is a part of this machine it is elsewhere.
+pub fn missing_device(config: &Config) -> Option<String> {
+    if config.cgroup.is_none() || config.part_of_machine {
+        return None;
+    }
+    // Where that cannot be asked, whoever uses the device says why.
+    let there = Socket::open().and_then(|mut socket| interfaces(&mut socket)).ok()?;
+    missing_among(&config.device, there.into_iter().map(|(name, _)| name).collect())
+}
+
+/// The same, where these devices are there.
+fn missing_among(device: &str, mut there: Vec<String>) -> Option<String> {
+    if there.iter().any(|name| name == device) {
+        return None;
+    }
+    // Nothing goes to other nodes by this one.
+    there.retain(|name| name != "lo");
+    there.sort_unstable();
+    let more = there.len().saturating_sub(DEVICES_NAMED_MAX);
+    there.truncate(DEVICES_NAMED_MAX);
+    let others = if more > 0 { format!(", and {more} more") } else { String::new() };
+    let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+    Some(format!(
+        "there is no network device {device}, without which an agent enforces nothing; those that are there: {there}{others}"
+    ))
+}
+
 /// What is to be said where the device sends less than `config` says: what is reserved beyond that cannot be kept. Of a node that
 /// is a part of this machine the device is not among those of the machine.
 pub fn slower_device(config: &Config) -> Option<String> {
@@ -761,6 +791,23 @@ mod tests {
     fn devices_are_found_by_their_names() {
         assert!(is_device("lo"));
         assert!(!is_device("nowhere0"));
+    }
+
+    // Goal: a device that is typed wrongly is told before an agent waits for it, with what could have been meant, however many
+    // there are.
+    #[test]
+    fn a_device_that_is_not_there_is_told_with_those_that_are() {
+        let told = |device: &str, there: &[&str]| {
+            missing_among(device, there.iter().map(|name| (*name).to_owned()).collect())
+        };
+        assert_eq!(told("eth0", &["lo", "eth0"]), None);
+        let told_of = |there: &[&str]| told("eht0", there).unwrap();
+        assert!(told_of(&["lo"]).starts_with("there is no network device eht0, "));
+        assert!(told_of(&["lo"]).ends_with("those that are there: none"));
+        assert!(told_of(&["lo", "ib0", "eth0"]).ends_with(": eth0, ib0"));
+        let many: Vec<_> = (10..30).map(|number| format!("veth{number}")).collect();
+        let many = told_of(&many.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(many.ends_with(", veth24, veth25, and 4 more"), "{many}");
     }
 
     #[test]

@@ -127,7 +127,7 @@ impl Source for ClientFiles {
         let token = self.token.as_deref().map(read_token).transpose()?;
         if own.is_none() && token.is_none() {
             let expected = "a certificate with its key, or a token: the broker asks who you are";
-            return Err(missing("certificate", expected).into());
+            return Err(missing("certificate or token-file", expected).into());
         }
         Ok(Proof { tls: tls::Client::read(ca, own.as_ref(), HTTP)?, token })
     }

@@ -27,6 +27,25 @@ const UNNAMED: &str = "no broker is named; expected --broker, KEEPTIME_BROKER, `
 pub const BROKER_VARIABLE: &str = "KEEPTIME_BROKER";
 /// What says as `--lab` does, where that is not set either.
 pub const LAB_VARIABLE: &str = "KEEPTIME_LAB";
+/// How that is said which asking a broker elsewhere needs. A certificate and its key are said in the same way: those of the file
+/// count for nothing beside one that is typed.
+const WAYS: [(&str, &str); 4] = [
+    ("ca", "--ca, KEEPTIME_CA, or `ca` in client.toml"),
+    (
+        "certificate",
+        "--certificate or KEEPTIME_CERTIFICATE, or `certificate` in client.toml where the key stands there",
+    ),
+    (
+        "certificate-key",
+        "--certificate-key or KEEPTIME_CERTIFICATE_KEY, or `certificate_key` in client.toml where the certificate \
+         stands there",
+    ),
+    (
+        "certificate or token-file",
+        "--certificate with --certificate-key, or --token-file; KEEPTIME_CERTIFICATE with KEEPTIME_CERTIFICATE_KEY, or \
+         KEEPTIME_TOKEN_FILE; or `certificate` with `certificate_key`, or `token_file`, in client.toml",
+    ),
+];
 /// What holds for all users of a machine.
 const OF_MACHINE: &str = "/etc/keeptime/client.toml";
 
@@ -179,7 +198,7 @@ impl Found {
             return Ok(remote.clone());
         }
         let remote = Remote::new(endpoint.clone(), files).map_err(|error| match error {
-            RemoteError::Invalid(invalid) => invalid.into(),
+            RemoteError::Invalid(invalid) => as_said(invalid).into(),
             other => anyhow::Error::from(other),
         })?;
         Ok(self.remote.get_or_init(|| remote).clone())
@@ -194,6 +213,14 @@ impl Found {
         };
         let name = address.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
         Labs::of_this_user().runtime().join("rates").join(name)
+    }
+}
+
+/// What is missing to ask a broker elsewhere, with how it is said.
+fn as_said(invalid: Invalid) -> Invalid {
+    match WAYS.iter().find(|(field, _)| *field == invalid.field) {
+        Some((_, way)) => Invalid { expected: format!("{} ({way})", invalid.expected), ..invalid },
+        None => invalid,
     }
 }
 
@@ -292,6 +319,40 @@ mod tests {
         assert_eq!(named(&silent, &lab, file), Ok(Named::OfLab(name("set"))));
         assert_eq!(named(&silent, &nothing, file), Ok(Named::At(socket("/file"))));
         assert_eq!(named(&silent, &nothing, None), Ok(Named::Nothing));
+    }
+
+    // Goal: whoever is told that something is missing is told how it is said. Method: each that can be, as what reads the
+    // files says it.
+    #[test]
+    fn what_is_missing_is_told_with_how_it_is_said() {
+        let endpoint: Endpoint = "head:7411".parse().unwrap();
+        let file = || Some(PathBuf::from("/nowhere.pem"));
+        let nothing = ClientFiles::default();
+        let cases = [
+            (nothing.clone(), "ca", "--ca, KEEPTIME_CA, or `ca` in client.toml"),
+            (
+                ClientFiles { ca: file(), ..nothing.clone() },
+                "certificate or token-file",
+                "--certificate with --certificate-key, or --token-file;",
+            ),
+            (
+                ClientFiles { ca: file(), certificate: file(), ..nothing.clone() },
+                "certificate-key",
+                "--certificate-key or KEEPTIME_CERTIFICATE_KEY",
+            ),
+            (
+                ClientFiles { ca: file(), key: file(), ..nothing },
+                "certificate",
+                "--certificate or KEEPTIME_CERTIFICATE,",
+            ),
+        ];
+        for (files, field, way) in cases {
+            let broker = Where::Remote(endpoint.clone(), files);
+            let found = Found { broker, nodes: NodesConfig::default(), remote: OnceLock::new() };
+            let error = found.client().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{field}: \"nothing\" is not accepted")), "{error}");
+            assert!(error.contains(&format!(" ({way}")), "{error}");
+        }
     }
 
     #[test]

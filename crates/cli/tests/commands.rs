@@ -35,7 +35,7 @@ fn said(output: &Output) -> String {
 #[test]
 fn bad_input_names_the_value_and_what_would_be_accepted() {
     let mechanisms = "auto, bandwidth, deadline or user-level";
-    let cases: [(&[&str], i32, &str); 20] = [
+    let cases: [(&[&str], i32, &str); 27] = [
         (&["plan", "raycast", "--within", "1parsec"], 64, "a number and a unit"),
         (&["plan", "raycast", "--prefer", "nicest"], 64, "fastest, best, cheapest or balanced"),
         (&["run", "raycast", "--mechanism", "edf"], 64, mechanisms),
@@ -66,6 +66,25 @@ fn bad_input_names_the_value_and_what_would_be_accepted() {
             &["mpi", "environment", "--class", "premium", "--service-level", "16"],
             64,
             "a whole number from 0 to 15",
+        ),
+        (&["mpi", "attach", "r1", "--class", "gold"], 64, "expected premium or best-effort"),
+        (&["mpi", "attach", "r1", "--class", "low-latency"], 64, "expected premium or best-effort"),
+        (&["watch", "--after", "foo"], 64, "after: \"foo\" is not accepted; expected the id of an"),
+        (
+            &["node", "drain", "n[1-4", "--reason", "x"],
+            64,
+            "expected names of nodes, as in n1,n2 or n[",
+        ),
+        (&["run", "raycast", "--among", "n[1-2],N3"], 64, "name: \"N3\""),
+        (
+            &["sim", "run", "--topology", "star:4", "--trace", "README.md"],
+            64,
+            "README.md, line 1: \"2 fields\" is not accepted",
+        ),
+        (
+            &["list", "--broker", "https://head:7411", "--client-config", "/dev/null"],
+            64,
+            "--ca, KEEPTIME_CA, or `ca` in client.toml",
         ),
         (&["no-such-command"], 64, "no-such-command"),
     ];
@@ -205,6 +224,26 @@ fn an_agent_ends_at_the_first_signal() {
 
 // Goal: what an agent enforces and records is not touched by another that is started beside it. Method: its record becomes
 // one with which none could start, which is met by who looks at it.
+// Goal: a device that is typed wrongly is noticed where the configuration is checked, and not when nothing is enforced. Where the
+// device comes later than the check, as after a boot, that is no error.
+#[test]
+fn a_check_tells_of_a_device_that_is_not_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let checked = |device: &str| {
+        let mut command = agent(directory.path());
+        let path = directory.path().join("agent.toml");
+        let text = fs::read_to_string(&path).unwrap().replace("\"lo\"", device);
+        fs::write(&path, text + "cgroup = \"keeptime/t-check\"\n").unwrap();
+        command.arg("--check").output().unwrap()
+    };
+    let missing = checked("\"nowhere0\"");
+    assert_eq!(missing.status.code(), Some(0), "{}", said(&missing));
+    let told = String::from_utf8_lossy(&missing.stderr);
+    assert!(told.contains("there is no network device nowhere0, "), "{told}");
+    assert!(told.contains("those that are there: "), "{told}");
+    assert!(!said(&checked("\"lo\"")).contains("no network device"));
+}
+
 #[test]
 fn an_agent_beside_another_says_so_before_it_looks_at_anything() {
     let directory = tempfile::tempdir().unwrap();

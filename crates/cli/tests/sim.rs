@@ -159,8 +159,11 @@ fn bad_input_names_the_field_the_value_and_what_would_be_accepted() {
 #[test]
 fn a_bad_log_names_the_line_the_field_and_what_would_be_accepted() {
     let cases = [
-        (LOG.replace("2 10 -1", "2 soon -1"), "line 3.submit time (field 2): \"soon\""),
-        (LOG.replace("2 10 -1", "2 10"), "line 3.numbers: \"17\" is not accepted; expected 18"),
+        (LOG.replace("2 10 -1", "2 soon -1"), "line 3, submit time (field 2): \"soon\""),
+        (
+            LOG.replace("2 10 -1", "2 10"),
+            "line 3: \"17 fields\" is not accepted; expected 18 numbers",
+        ),
         (
             LOG.lines().next().unwrap().into(),
             "jobs: \"none\" is not accepted; expected at least one",

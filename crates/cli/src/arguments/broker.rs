@@ -4,6 +4,8 @@ use super::door::{CertificatesArguments, TokenCommand};
 use super::{NodeNames, manual};
 use clap::{Args, Subcommand};
 use keeptime_broker::remote::Address;
+use keeptime_broker::wire::Position;
+use keeptime_model::Invalid;
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::goal::Preference;
 use keeptime_model::loss::OnLoss;
@@ -308,8 +310,8 @@ pub struct WatchArguments {
     /// Only this one, until it is over [default: all, until interrupted]
     pub handle: Option<Handle>,
     /// Begin after this event, as in 12-0; 0-0 is the beginning [default: from now on]
-    #[arg(long, value_name = "ID")]
-    pub after: Option<String>,
+    #[arg(long, value_name = "ID", value_parser = event)]
+    pub after: Option<Position>,
     /// Print one JSON object a line
     #[arg(long)]
     pub json: bool,
@@ -361,10 +363,15 @@ pub struct RegisterArguments {
     pub mpi: keeptime_launch::mpi::Flavour,
 }
 
-fn state(text: &str) -> Result<State, keeptime_model::Invalid> {
+/// The id of an event, by the option: the broker knows it by its header.
+fn event(text: &str) -> Result<Position, Invalid> {
+    text.parse().map_err(|invalid| Invalid { field: "after".into(), ..invalid })
+}
+
+fn state(text: &str) -> Result<State, Invalid> {
     use State::{Active, Cancelled, Ended, Failed, Granted, Lost, Offered, Refused};
     let all = [Offered, Granted, Active, Ended, Cancelled, Refused, Failed, Lost];
     let found = all.into_iter().find(|state| state.to_string() == text);
     let names = all.map(|state| state.to_string()).join(", ");
-    found.ok_or_else(|| keeptime_model::Invalid::new("state", text, names))
+    found.ok_or_else(|| Invalid::new("state", text, names))
 }

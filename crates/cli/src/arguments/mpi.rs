@@ -2,6 +2,7 @@
 
 use super::BrokerPlace;
 use clap::{Args, Subcommand};
+use keeptime_model::Invalid;
 use keeptime_model::assignment::TrafficClass;
 use keeptime_model::reservation::Handle;
 use keeptime_model::units::{BitsPerSecond, Bytes};
@@ -57,10 +58,17 @@ pub struct EnvironmentArguments {
     pub json: bool,
 }
 
+/// A class that flows of a job can have: the one between is for packets that are few, and nobody reserves.
+fn attached(text: &str) -> Result<TrafficClass, Invalid> {
+    let class = text.parse().ok();
+    let class = class.filter(|class| *class != TrafficClass::LowLatency);
+    class.ok_or_else(|| Invalid::new("class", text, "premium or best-effort"))
+}
+
 #[derive(Debug, Clone, Args)]
 pub struct AttachTerms {
     /// How packets among these ranks are treated: premium, or best-effort to reserve nothing
-    #[arg(long)]
+    #[arg(long, value_parser = attached)]
     pub class: TrafficClass,
     /// Payload from each of these ranks to each other at its peak, as in 40Mbit
     #[arg(long, value_name = "RATE")]

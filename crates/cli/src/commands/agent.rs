@@ -191,6 +191,9 @@ fn run_agent(path: &Path, check: bool) -> Result<()> {
     let config = read_config(path)?;
     if check {
         enforce::check_device(&config).map_err(anyhow::Error::from_boxed)?;
+        if let Some(sentence) = enforce::missing_device(&config) {
+            tracing::warn!("{sentence}");
+        }
         tell_slower_device(&config);
         return Ok(());
     }

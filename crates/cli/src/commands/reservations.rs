@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 use keeptime_broker::client::{ClientError, new_key};
-use keeptime_broker::wire::{Filter, Happened, History, Known, Position, Possible, Problem};
+use keeptime_broker::wire::{Filter, Happened, History, Known, Possible, Problem};
 use keeptime_broker::words;
 use keeptime_engine::book::Reservation;
 use keeptime_engine::{Event, Refusal};
@@ -190,7 +190,7 @@ pub fn why(arguments: &OneArguments) -> Result<Ending> {
 /// Tells everything that happens.
 pub fn watch(arguments: &WatchArguments) -> Result<Ending> {
     let client = connect(&arguments.place)?;
-    let mut after = arguments.after.as_deref().map(str::parse::<Position>).transpose()?;
+    let mut after = arguments.after;
     if let (Some(handle), None) = (arguments.handle, after) {
         // What happened before is told first: it may be over already.
         let history = client.history(handle).map_err(brokers::failure)?;

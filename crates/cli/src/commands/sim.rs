@@ -225,7 +225,9 @@ fn read(path: &Path, jobs: usize, seed: u64) -> Result<Vec<Submission>> {
         return Err(Invalid::new(name, "gzip", "a log as text: gunzip it first").into());
     }
     let read = swf::read_counted(&String::from_utf8_lossy(&bytes), jobs, seed);
-    let (log, left_out) = read.map_err(|invalid| invalid.within(&name))?;
+    let in_file =
+        |invalid: Invalid| Invalid { field: format!("{name}, {}", invalid.field), ..invalid };
+    let (log, left_out) = read.map_err(in_file)?;
     if left_out != LeftOut::default() {
         eprintln!("{name}: jobs left out: {left_out}");
     }

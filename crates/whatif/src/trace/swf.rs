@@ -55,7 +55,7 @@ pub fn read_counted(text: &str, most: usize, seed: u64) -> Result<(Log, LeftOut)
             continue;
         }
         let said = said(line, &mut random);
-        match said.map_err(|invalid| invalid.within(&place(at)))? {
+        match said.map_err(|invalid| at_line(at, invalid))? {
             Line::NeverRan => left_out.never_ran += 1,
             Line::Part => left_out.parts += 1,
             Line::Job(job) if there.is_some_and(|there| job.nodes > there) => {
@@ -77,9 +77,13 @@ pub fn read_counted(text: &str, most: usize, seed: u64) -> Result<(Log, LeftOut)
     Ok((Log { nodes: there.unwrap_or(largest), jobs }, left_out))
 }
 
-/// A line of the log, as people count.
-fn place(line: usize) -> String {
-    format!("line {}", line + 1)
+/// What is wrong in a line of the log, counted as people do.
+fn at_line(line: usize, invalid: Invalid) -> Invalid {
+    let place = format!("line {}", line + 1);
+    // Of a line as a whole no field is named.
+    let field =
+        if invalid.field.is_empty() { place } else { format!("{place}, {}", invalid.field) };
+    Invalid { field, ..invalid }
 }
 
 /// Checks that the last of them, which stand in these lines, is no longer after the first than can be simulated.
@@ -89,7 +93,7 @@ fn check_length(jobs: &[Submission], lines: &[usize]) -> Result<(), Invalid> {
         None => Ok(()),
         Some((job, line)) => {
             let expected = format!("at most {LOG_MAX} seconds after the first, at {first}");
-            Err(Invalid::new(field(SUBMITTED), job.submitted, expected).within(&place(*line)))
+            Err(at_line(*line, Invalid::new(field(SUBMITTED), job.submitted, expected)))
         }
     }
 }
@@ -108,7 +112,9 @@ fn count_from_the_first(jobs: &mut [Submission]) {
 fn said(line: &str, random: &mut Random) -> Result<Line, Invalid> {
     let fields: Vec<_> = line.split_ascii_whitespace().collect();
     if fields.len() < FIELDS {
-        return Err(Invalid::new("numbers", fields.len(), format!("{FIELDS}")));
+        let fields = format!("{} field{}", fields.len(), if fields.len() == 1 { "" } else { "s" });
+        let expected = format!("{FIELDS} numbers: a line of a log in Standard Workload Format");
+        return Err(Invalid::new("", fields, expected));
     }
     let number = |of: Field, most: f64| {
         let text = fields[of.0 - 1];
@@ -286,18 +292,19 @@ mod tests {
     fn what_is_wrong_is_named() {
         let error =
             |from: &str, to: &str| read(&LOG.replacen(from, to, 1), 9, 1).unwrap_err().to_string();
-        let number = r#"line 5.submit time (field 2): "x" is not accepted; expected a number of at most 1000000000000"#;
+        let number = r#"line 5, submit time (field 2): "x" is not accepted; expected a number of at most 1000000000000"#;
         assert_eq!(error("1000", "x"), number);
         assert_eq!(error("1000", "1e13"), number.replace("\"x\"", "\"1e13\""));
-        let negative = r#"line 5.submit time (field 2): "-7" is not accepted; expected at least 0"#;
+        let negative =
+            r#"line 5, submit time (field 2): "-7" is not accepted; expected at least 0"#;
         assert_eq!(error("1000", "-7"), negative);
-        let long = r#"line 5.run time (field 4): "900000000" is not accepted; expected a number of at most 315576000"#;
+        let long = r#"line 5, run time (field 4): "900000000" is not accepted; expected a number of at most 315576000"#;
         assert_eq!(error("600", "900000000"), long);
-        let wide = r#"line 5.requested processors (field 8): "5000000000" is not accepted; expected at most 4294967295"#;
+        let wide = r#"line 5, requested processors (field 8): "5000000000" is not accepted; expected at most 4294967295"#;
         assert_eq!(error("4  900", "5000000000  900"), wide);
-        let late = r#"line 7.submit time (field 2): "1577881001" is not accepted; expected at most 1577880000 seconds after the first, at 1000"#;
+        let late = r#"line 7, submit time (field 2): "1577881001" is not accepted; expected at most 1577880000 seconds after the first, at 1000"#;
         assert_eq!(error("1020", "1577881001"), late);
-        let short = r#"line 5.numbers: "14" is not accepted; expected 18"#;
+        let short = r#"line 5: "14 fields" is not accepted; expected 18 numbers: a line of a log in Standard Workload Format"#;
         assert_eq!(error(" 1 1 -1 -1", ""), short);
         let small = read(&LOG.replace("128", "3"), 9, 1).unwrap_err().to_string();
         let none = r#"jobs: "none" is not accepted; expected at least one that ran, on at most 3 processors"#;
