@@ -18,7 +18,7 @@ use keeptime_model::capability::Guarantee;
 use keeptime_model::name::Name;
 use keeptime_model::node_load::NodeCounters;
 use keeptime_model::topology::{NodeIndex, Topology};
-use keeptime_model::units::Nanos;
+use keeptime_model::units::{Nanos, WallTime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::pin::pin;
@@ -73,7 +73,7 @@ struct Counted {
     latest: Option<NodeCounters>,
 }
 
-/// What an agent tells about its node.
+/// What an agent tells about its node, and shows.
 #[derive(Debug, Clone, Default)]
 pub struct Told {
     /// What it cannot enforce, and why.
@@ -82,6 +82,8 @@ pub struct Told {
     pub processor: Option<String>,
     /// It says how busy it is when it is asked.
     pub counts: bool,
+    /// The last second of the certificate that it showed: those of this machine show none.
+    pub certificate_until: Option<WallTime>,
 }
 
 /// An agent that has said hello.
@@ -151,6 +153,13 @@ impl Hub {
         }
     }
 
+    /// Until when the certificates hold that connected agents showed.
+    pub fn certificate_ends(&self) -> Vec<(NodeIndex, WallTime)> {
+        let connections = lock(&self.0);
+        let end = |(node, c): (&NodeIndex, &Connection)| Some((*node, c.told.certificate_until?));
+        connections.by_node.iter().filter_map(end).collect()
+    }
+
     /// How many agents are connected.
     pub fn count(&self) -> usize {
         lock(&self.0).by_node.len()
@@ -190,8 +199,13 @@ pub struct Reception {
 pub enum Speaker {
     /// Whoever may speak for any node.
     Any,
-    /// The agent of this node.
-    Node(Name),
+    /// The agent of a node.
+    Node {
+        /// Which.
+        name: Name,
+        /// The last second of its certificate.
+        until: WallTime,
+    },
     /// Somebody who is no agent, and why.
     Nobody(String),
 }
@@ -331,9 +345,9 @@ impl Reception {
         speaker: Speaker,
     ) -> Result<Known, Ended> {
         let refuse = |reason: String| Err(Ended::Unwelcome(reason));
-        let own = match speaker {
-            Speaker::Any => None,
-            Speaker::Node(own) => Some(own),
+        let (own, certificate_until) = match speaker {
+            Speaker::Any => (None, None),
+            Speaker::Node { name, until } => (Some(name), Some(until)),
             Speaker::Nobody(why) => return refuse(why),
         };
         lines.node = own;
@@ -368,6 +382,7 @@ impl Reception {
                     not_enforced: not_enforced.map(|text| brief(text)).collect(),
                     processor: processor.as_deref().map(brief),
                     counts,
+                    certificate_until,
                 };
                 lines.node = Some(name);
                 Ok(Known { node: *node, told, refused, holding })
@@ -535,7 +550,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_silent_connection_ends_with_what_let_it_in() {
-        let (_far, received) = connect(Speaker::Node("n1".parse().unwrap()), future::ready(()));
+        let speaker =
+            Speaker::Node { name: "n1".parse().unwrap(), until: WallTime::from_unix_nanos(0) };
+        let (_far, received) = connect(speaker, future::ready(()));
         let ended = timeout(HELLO_WITHIN / 2, received).await;
         assert!(ended.is_ok(), "it was waited for its hello");
     }

@@ -3,9 +3,13 @@
 use crate::core::Unavailable;
 use crate::http::Shared;
 use crate::locked::lock;
+use crate::tcp::keys::OwnCertificate;
+use keeptime_credentials::dates;
 use keeptime_engine::Engine;
+use keeptime_model::name::Name;
 use keeptime_model::reservation::State;
 use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::WallTime;
 use keeptime_sites::overview::{Overview, SiteView};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,6 +24,8 @@ struct Seen {
     drained: usize,
     away: usize,
     applications: usize,
+    /// Until when the certificates hold that agents showed.
+    ends: Vec<(Name, WallTime)>,
 }
 
 /// All figures.
@@ -27,7 +33,8 @@ struct Seen {
 /// # Errors
 /// If the engine's thread does not answer.
 pub async fn exposition(shared: &Shared) -> Result<String, Unavailable> {
-    let seen = shared.core.read(look).await?;
+    let ends = shared.hub.certificate_ends();
+    let seen = shared.core.read(move |engine| look(engine, &ends)).await?;
     let (counters, status) = (&shared.counters, shared.writer.status());
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let mut page = Page::default();
@@ -64,6 +71,7 @@ pub async fn exposition(shared: &Shared) -> Result<String, Unavailable> {
         "Times that the clock was set back.",
         count(&counters.clock_steps_back),
     );
+    page.certificates(shared.certificate.as_ref().map(OwnCertificate::until), &seen.ends);
     page.sites(&lock(&shared.overview));
     page.one("keeptime_ledger_revision", "gauge", "Durable batches.", status.head.get());
     page.one("keeptime_ledger_epoch", "gauge", "Which writer in turn.", status.epoch.get());
@@ -74,16 +82,18 @@ pub async fn exposition(shared: &Shared) -> Result<String, Unavailable> {
     Ok(page.0)
 }
 
-fn look(engine: &Engine) -> Seen {
+fn look(engine: &Engine, ends: &[(NodeIndex, WallTime)]) -> Seen {
+    let topology = engine.cluster().topology();
     let is_away = |node: &NodeIndex| !engine.is_connected(*node) && engine.drained(*node).is_none();
     Seen {
         by_state: engine.book().states().clone(),
         offers: engine.offer_count(),
         waiting: engine.waiting_count(),
-        nodes: engine.cluster().topology().nodes().len(),
+        nodes: topology.nodes().len(),
         drained: engine.drained_count(),
-        away: engine.cluster().topology().node_indices().filter(is_away).count(),
+        away: topology.node_indices().filter(is_away).count(),
         applications: engine.book().applications().len(),
+        ends: ends.iter().map(|(node, end)| (topology.node(*node).name.clone(), *end)).collect(),
     }
 }
 
@@ -98,6 +108,18 @@ impl Page {
 
     fn line(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
         let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+
+    /// When certificates end: who is to renew them is told in time. Without a door over TCP there are none.
+    fn certificates(&mut self, own: Option<WallTime>, agents: &[(Name, WallTime)]) {
+        let Some(own) = own.map(dates::unix_seconds) else { return };
+        let help = "When the broker's own certificate ends, in Unix time.";
+        self.one("keeptime_certificate_end_seconds", "gauge", help, own);
+        let name = "keeptime_agent_certificate_end_seconds";
+        self.begin(name, "gauge", "When the certificate ends that a node's agent showed.");
+        for (node, end) in agents {
+            self.line(name, &format!("{{node=\"{node}\"}}"), dates::unix_seconds(*end));
+        }
     }
 
     /// What is seen of web sites. A site whose balancers do not all answer has no line of its requests.

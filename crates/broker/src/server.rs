@@ -161,6 +161,7 @@ pub fn run(config: &Config, stop: &dyn Fn() -> bool) -> Result<(), ServeError> {
     let overview = Arc::default();
     let seen = Arc::clone(&overview);
     let shared = Shared::new(handle.clone(), writer.clone(), to_hub, feed, counters, rates, seen);
+    let shared = shared.with_certificate(far.as_ref().map(tcp::Door::certificate));
     let operators = Operators::new(config.operators.iter().cloned());
     let router = http::router(shared);
     let asked = Arc::clone(&hub);

@@ -8,11 +8,13 @@ use keeptime_broker::client::Client;
 use keeptime_broker::remote::{ClientFiles, Remote};
 use keeptime_broker::tcp::config::{Listen, Tcp};
 use keeptime_credentials::authority::{Authority, Issued};
-use keeptime_credentials::dates::now;
+use keeptime_credentials::certificate::facts_of_pem;
+use keeptime_credentials::dates::{now, unix_seconds};
 use keeptime_credentials::files::{self, Secrecy};
 use keeptime_credentials::identity::Identity;
 use keeptime_credentials::tls::{AGENT, Client as Tls, OwnFiles};
 use keeptime_model::units::Nanos;
+use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -39,7 +41,7 @@ const HELLO: &[u8] =
 
 /// A broker of the node n1, and what n1 and ada show there.
 struct Door {
-    _world: World,
+    world: World,
     directory: tempfile::TempDir,
     users: SocketAddr,
     agents: SocketAddr,
@@ -70,7 +72,7 @@ impl Door {
             tokens: None,
         };
         let world = World::with(1, |config| config.tcp = Some(tcp));
-        Self { _world: world, directory, users, agents }
+        Self { world, directory, users, agents }
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -146,6 +148,32 @@ fn connections_that_say_nothing_keep_nobody_out() {
         });
     }
     enter_a_crowd(door.users, || door.ada().nodes(None).is_ok());
+}
+
+// Goal: who looks at figures sees every certificate's end, its own and each agent's, and none of what is not connected.
+// Method: n1's agent is there by its certificate; one of this machine, which shows none, takes its place.
+#[test]
+fn figures_tell_when_certificates_end() {
+    let (door, runtime) = (Door::new(), runtime());
+    let end = |name: &str| {
+        let text = fs::read_to_string(door.at(name)).unwrap();
+        unix_seconds(facts_of_pem(&text).unwrap()[0].validity.until)
+    };
+    let own = format!("\nkeeptime_certificate_end_seconds {}\n", end("broker.pem"));
+    let agent = "\nkeeptime_agent_certificate_end_seconds{node=\"n1\"} ";
+    let of_n1 = format!("{agent}{}\n", end("n1.pem"));
+    let page = || door.world.request("GET", "/metrics", "");
+    let is_seen = async || {
+        // Its place may be another's before the page is made.
+        let Ok(mut stream) = door.n1(HOST).await else { return false };
+        let said = stream.write_all(HELLO).await;
+        let mut answer = String::new();
+        let heard = BufReader::new(&mut stream).read_line(&mut answer).await;
+        said.is_ok() && heard.is_ok() && page().contains(&of_n1)
+    };
+    assert!(page().contains(&own), "{}", page());
+    wait("the end of n1's certificate", || runtime.block_on(is_seen()));
+    wait("the agent of this machine", || !page().contains(agent));
 }
 
 // Goal: whoever has the certificate of one node takes the room of that node. Method: it is shown five times, with

@@ -3,10 +3,16 @@
 
 use crate::dates;
 use crate::identity::Identity;
-use keeptime_model::units::WallTime;
+use keeptime_model::units::{Nanos, WallTime};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use std::net::IpAddr;
 use thiserror::Error;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// A certificate that ends so soon is told about: it is renewed by people, who are away for a week at times.
+pub const SOON: Nanos = Nanos::from_secs(14 * 24 * 3_600);
 
 /// What is read of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +21,10 @@ pub struct Facts {
     pub subject: String,
     /// Who issued it.
     pub issuer: String,
+    /// Its number among those of its issuer (big-endian, without zeros before it).
+    pub serial: Vec<u8>,
+    /// Names and addresses of the host that it speaks for, as a broker's does.
+    pub hosts: Vec<String>,
     /// Who it speaks for; that of a broker speaks for a host instead.
     pub identity: Result<Identity, NoIdentity>,
     /// When it holds.
@@ -75,12 +85,52 @@ pub fn facts(der: &[u8]) -> Result<Facts, Unreadable> {
     Ok(Facts {
         subject: read.subject().to_string(),
         issuer: read.issuer().to_string(),
+        serial: number(read.raw_serial()),
+        hosts: hosts(&read),
         identity: identity(&read),
         validity: Validity {
             from: dates::from_unix_seconds(validity.not_before.timestamp()),
             until: dates::from_unix_seconds(validity.not_after.timestamp()),
         },
     })
+}
+
+/// Reads all certificates that stand in a text (PEM): one at least.
+///
+/// # Errors
+/// If there is none, or one of them is damaged.
+pub fn facts_of_pem(text: &str) -> Result<Vec<Facts>, Unreadable> {
+    let unreadable = |reason: String| Unreadable { reason };
+    let ders = CertificateDer::pem_slice_iter(text.as_bytes());
+    let each = ders.map(|der| facts(&der.map_err(|error| unreadable(error.to_string()))?));
+    let all: Vec<_> = each.collect::<Result<_, _>>()?;
+    if all.is_empty() {
+        return Err(unreadable("there is none in the form of PEM".into()));
+    }
+    Ok(all)
+}
+
+/// A number of a certificate as it is compared: some write zeros before it.
+pub(crate) fn number(serial: &[u8]) -> Vec<u8> {
+    serial.iter().copied().skip_while(|byte| *byte == 0).collect()
+}
+
+fn hosts(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let names = certificate.subject_alternative_name().ok().flatten();
+    let names = names.map(|extension| extension.value.general_names.as_slice()).unwrap_or_default();
+    names.iter().filter_map(host).collect()
+}
+
+fn host(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) => Some((*name).into()),
+        GeneralName::IPAddress(bytes) => {
+            let four = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+            let address = four.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
+            address.ok().map(|address| address.to_string())
+        }
+        _ => None,
+    }
 }
 
 fn identity(certificate: &X509Certificate<'_>) -> Result<Identity, NoIdentity> {
@@ -99,6 +149,11 @@ fn identity(certificate: &X509Certificate<'_>) -> Result<Identity, NoIdentity> {
 }
 
 impl Validity {
+    /// Whether it is over [`SOON`] after `now`, or is already.
+    pub fn ends_soon(&self, now: WallTime) -> bool {
+        self.until.saturating_since(now) < SOON
+    }
+
     /// What is wrong with it at `now`, in words that go on after "the certificate": nothing if it
     /// holds.
     pub fn problem(&self, now: WallTime) -> Option<String> {
@@ -150,6 +205,33 @@ mod tests {
         assert!(validity.problem(at(99)).unwrap().contains("from 1970-01-01T00:01:40Z on"));
         let expired = validity.problem(at(200 + 3 * 86_400)).unwrap();
         assert_eq!(expired, "expired at 1970-01-01T00:03:20Z, 3 d ago");
+    }
+
+    // Goal: who is to renew certificates hears of it in time, and of none that holds for longer.
+    #[test]
+    fn the_end_is_near_two_weeks_before() {
+        let at = |day: u64| WallTime::from_unix_nanos(day * 86_400 * 1_000_000_000);
+        let validity = Validity { from: at(0), until: at(90) };
+        for (day, is_soon) in [(0, false), (76, false), (77, true), (90, true), (91, true)] {
+            assert_eq!(validity.ends_soon(at(day)), is_soon, "{day}");
+        }
+    }
+
+    #[test]
+    fn all_certificates_of_a_text_are_read_with_their_hosts() {
+        let one = |hosts: &[&str]| {
+            let hosts: Vec<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
+            let params = CertificateParams::new(hosts).unwrap();
+            params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()
+        };
+        let text = one(&["head", "10.0.0.1", "fd00::1"]) + &one(&[]);
+        let [first, second] = &facts_of_pem(&text).unwrap()[..] else { panic!() };
+        assert_eq!(first.hosts, ["head", "10.0.0.1", "fd00::1"]);
+        assert!(second.hosts.is_empty() && first.serial != second.serial);
+        assert_eq!(number(&[0, 0, 7, 0]), [7, 0]);
+        for none in ["", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+            assert!(facts_of_pem(none).is_err(), "{none}");
+        }
     }
 
     proptest! {

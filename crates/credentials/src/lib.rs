@@ -2,7 +2,7 @@
 //! what somebody may do.
 //!
 //! * [`identity`]: who a certificate speaks for (pure);
-//! * [`certificate`]: what stands in one, and until when it is valid (pure);
+//! * [`certificate`]: what stands in one, and until when it is valid (pure); [`revoked`]: which were withdrawn (pure);
 //! * [`tokens`]: tokens and the file with their digests (pure); [`token_file`]: that file on the disk;
 //! * [`tls`]: the settings of both ends, made of files; [`untrusted`]: why one end does not trust the
 //!   other, in words that say what to do;
@@ -30,6 +30,7 @@ pub mod endpoint;
 pub mod files;
 pub mod identity;
 pub mod renewal;
+pub mod revoked;
 pub mod tls;
 pub mod token_file;
 pub mod tokens;

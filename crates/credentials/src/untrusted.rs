@@ -264,7 +264,8 @@ mod tests {
         let validity =
             Validity { from: dates::from_unix_seconds(0), until: dates::from_unix_seconds(9) };
         let identity = Err(NoIdentity::Missing);
-        let facts = Facts { subject: "a".into(), issuer: "b".into(), identity, validity };
+        let (subject, issuer) = ("a".into(), "b".into());
+        let facts = Facts { subject, issuer, serial: vec![1], hosts: vec![], identity, validity };
         let own = Own { certificate: "own.pem".into(), facts };
         let told = |kind: io::ErrorKind, second| {
             let now = dates::from_unix_seconds(second);

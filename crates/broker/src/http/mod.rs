@@ -18,6 +18,7 @@ use crate::feed::Feed;
 use crate::locked::lock;
 use crate::metrics;
 use crate::rates::Rates;
+use crate::tcp::keys::OwnCertificate;
 use crate::wire::Problem;
 use axum::Router;
 use axum::body::{Bytes, HttpBody};
@@ -79,6 +80,8 @@ pub struct Shared {
     pub long_answers: Arc<LongAnswers>,
     /// What the loop that steers web sites saw last.
     pub overview: Arc<Mutex<Overview>>,
+    /// The broker's own certificate, where it has a door over TCP.
+    pub certificate: Option<OwnCertificate>,
 }
 
 /// How much longer than others a request may take to be answered: told by whoever has read it.
@@ -105,7 +108,25 @@ impl Shared {
     ) -> Self {
         let (watchers, reads, long_answers) = (Arc::default(), Arc::default(), Arc::default());
         let rates = Arc::new(Mutex::new(rates));
-        Self { core, writer, hub, feed, counters, rates, watchers, reads, long_answers, overview }
+        Self {
+            core,
+            writer,
+            hub,
+            feed,
+            counters,
+            rates,
+            watchers,
+            reads,
+            long_answers,
+            overview,
+            certificate: None,
+        }
+    }
+
+    /// The same, for a broker with this certificate.
+    #[must_use]
+    pub fn with_certificate(self, certificate: Option<OwnCertificate>) -> Self {
+        Self { certificate, ..self }
     }
 
     /// Counters of tokens are whole whenever this is unlocked.

@@ -12,7 +12,7 @@ use keeptime_credentials::token_file;
 use keeptime_credentials::tokens::{TokenId, Tokens};
 use keeptime_credentials::untrusted::Untrusted;
 use keeptime_model::errors::chain;
-use keeptime_model::units::{Nanos, WallTime};
+use keeptime_model::units::WallTime;
 use std::error::Error;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -26,8 +26,6 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long after a token or certificate expired the connection may last that it let in.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// A certificate that is over so soon is told about.
-const SOON: Nanos = Nanos::from_secs(7 * 24 * 3_600);
 
 /// Files that cannot be used.
 #[derive(Debug, Error)]
@@ -59,6 +57,10 @@ pub(super) struct KeyRing {
     /// Tells those whom they let in when there are others.
     renewals: Arc<watch::Sender<()>>,
 }
+
+/// The broker's own certificate, for the figures.
+#[derive(Debug, Clone)]
+pub struct OwnCertificate(KeyRing);
 
 /// What somebody showed.
 #[derive(Debug, Default)]
@@ -153,6 +155,17 @@ impl KeyRing {
     }
 }
 
+impl OwnCertificate {
+    pub(super) fn of(keys: &KeyRing) -> Self {
+        Self(keys.clone())
+    }
+
+    /// The last second of the one that is in use now.
+    pub fn until(&self) -> WallTime {
+        self.0.now().users.facts().validity.until
+    }
+}
+
 impl Shown {
     /// The certificate, if there is one: who it says that they are.
     pub fn peer(&self, server: &Server, now: WallTime) -> Option<Result<Peer, Untrusted>> {
@@ -187,7 +200,7 @@ impl Shown {
 fn warn_of_end(validity: Validity, now: WallTime) {
     if let Some(problem) = validity.problem(now) {
         tracing::warn!("the broker's certificate {problem}: nobody trusts it");
-    } else if validity.until.saturating_since(now) < SOON {
+    } else if validity.ends_soon(now) {
         let until = dates::show(validity.until);
         tracing::warn!("the broker's certificate expires at {until}: renew it");
     }

@@ -22,7 +22,7 @@ mod users;
 
 use self::agents::Agents;
 use self::config::Tcp;
-use self::keys::{KeyRing, KeysError};
+use self::keys::{KeyRing, KeysError, OwnCertificate};
 use self::places::{Place, Places};
 use self::users::Users;
 use crate::agents::Reception;
@@ -77,6 +77,11 @@ impl Door {
     /// The first file that cannot be used.
     pub fn new(config: &Tcp) -> Result<Self, TcpError> {
         Ok(Self { config: config.clone(), keys: KeyRing::open(config)? })
+    }
+
+    /// The broker's own certificate.
+    pub fn certificate(&self) -> OwnCertificate {
+        OwnCertificate::of(&self.keys)
     }
 
     /// Listens, lets in whoever proves who they are, and reads the files again when they change or at

@@ -70,11 +70,15 @@ pub enum TokenCommand {
         --topology /etc/keeptime/topology.toml --users ada,eve\n  \
     keeptime broker certificates /etc/keeptime/pki --nodes n3    # renew one\n  \
     keeptime broker certificates /etc/keeptime/pki \\\n      \
-        --revoke /etc/keeptime/pki/users/eve.pem\n\n\
+        --revoke /etc/keeptime/pki/users/eve.pem\n  \
+    keeptime broker certificates /etc/keeptime/pki --list\n\n\
     The directory holds ca.pem and ca-key.pem (made at first), revoked.pem,\n\
     broker.pem, nodes/NODE.pem and users/USER.pem, each with its key beside it as\n\
     NAME-key.pem (mode 0600). Give everybody ca.pem and what is theirs, and nobody\n\
-    ca-key.pem: who has it can be anybody.")]
+    ca-key.pem: who has it can be anybody.\n\n\
+    --list marks what has expired, ends in less than 14 days, or was revoked; with\n\
+    --json, as state: good, ends-soon, expired or revoked. Exit code 2: a file could\n\
+    not be read; the others are listed.")]
 pub struct CertificatesArguments {
     /// The directory for all of them
     pub directory: PathBuf,
@@ -96,4 +100,10 @@ pub struct CertificatesArguments {
     /// Certificates to withdraw, before anything is issued
     #[arg(long, value_name = "FILES", value_delimiter = ',')]
     pub revoke: Vec<PathBuf>,
+    /// Only list what is there: whom each certificate is for and until when it holds, the soonest to end first
+    #[arg(long, conflicts_with_all = ["broker", "nodes", "topology", "users", "lasts", "revoke"])]
+    pub list: bool,
+    /// With --list: print JSON instead of a table
+    #[arg(long, requires = "list")]
+    pub json: bool,
 }

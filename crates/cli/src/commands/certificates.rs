@@ -1,5 +1,7 @@
 //! `keeptime broker certificates`: a small authority in a directory, and what it issues.
 
+mod list;
+
 use crate::arguments::{CertificatesArguments, NodeNames};
 use crate::certificates::{Site, authority_files};
 use anyhow::{Context, Result};
@@ -9,12 +11,15 @@ use keeptime_model::name::Name;
 use keeptime_model::topology::Topology;
 use std::fs;
 
-/// Withdraws what is to be withdrawn, then issues what is asked for; certificates that are there already are renewed,
+/// Lists what there is, if that is wanted. Else withdraws what is to be withdrawn, then issues what is asked for; certificates that are there already are renewed,
 /// with new keys.
 ///
 /// # Errors
 /// The first that cannot be made.
 pub fn run(arguments: &CertificatesArguments) -> Result<()> {
+    if arguments.list {
+        return list::run(&arguments.directory, arguments.json);
+    }
     let (directory, lasts) = (arguments.directory.as_path(), arguments.lasts);
     let nodes = nodes(arguments)?;
     let own = authority_files(directory);
@@ -79,6 +84,8 @@ mod tests {
             users: vec!["ada".parse().unwrap()],
             lasts: Nanos::from_secs(3_600),
             revoke,
+            list: false,
+            json: false,
         };
         run(&arguments).unwrap();
         CertificateDer::from_pem_file(directory.join("users/ada.pem")).unwrap()
