@@ -480,9 +480,10 @@ The log: a processor is a node. A log says nothing of deadlines: each job has
 its submission and 1.5 to 5 times what was requested, drawn by --seed; one job
 in five is urgent, drawn as well. Policies know what was requested, and not how
 long a job really takes. The same arguments give the same result. Jobs that
-never ran, or on more processors than the log says there were, and the parts of
-checkpointed jobs, which the log has as a whole as well, are left out, told on
-stderr and not counted by --jobs.
+never ran, or on more processors than the log says there were, those whose
+submission is not known, and the parts of checkpointed jobs, which the log has
+as a whole as well, are left out, told on stderr and not counted by --jobs. Who
+asked for more processors than there were and was given fewer has those.
 
 The table, a column for each policy: which part was admitted, and in time, also
 of the urgent jobs; promises broken; work done, of what the nodes could have

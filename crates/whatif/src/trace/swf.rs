@@ -10,10 +10,12 @@ use std::fmt;
 pub struct LeftOut {
     /// They never ran.
     pub never_ran: usize,
-    /// They had more processors than the log says there were.
+    /// They had more processors than the log says there were, or asked for more and nobody knows what they had.
     pub too_large: usize,
     /// They are parts of jobs that were checkpointed: the line of the whole job is another one.
     pub parts: usize,
+    /// They ran, and nobody knows when they were submitted.
+    pub submitted_unknown: usize,
 }
 
 /// What a line says.
@@ -22,12 +24,14 @@ enum Line {
     Job(Submission),
     NeverRan,
     Part,
+    SubmittedUnknown,
 }
 
-/// The first `most` jobs of a log that ran at all, each once however often it was checkpointed, on no more
-/// processors than `; MaxProcs:` or `; MaxNodes:` says there were; the largest job has all of them where neither
-/// is said. A processor counts as a node. Deadlines, which the format does not have, are drawn, and so are
-/// classes: queues have other numbers at every site.
+/// The first `most` jobs of a log that ran at all and were submitted at a known time, each once however often it was
+/// checkpointed, on no more processors than `; MaxProcs:` or `; MaxNodes:` says there were; the largest job has all of
+/// them where neither is said. A processor counts as a node. A job counts with the processors that it asked for, or
+/// with those that it had where it asked for more than there were. Deadlines, which the format does not have, are
+/// drawn, and so are classes: queues have other numbers at every site.
 ///
 /// # Errors
 /// The line and the field that is wrong, or that there is no such job.
@@ -54,10 +58,11 @@ pub fn read_counted(text: &str, most: usize, seed: u64) -> Result<(Log, LeftOut)
         if line.is_empty() || line.starts_with(';') {
             continue;
         }
-        let said = said(line, &mut random);
+        let said = said(line, there, &mut random);
         match said.map_err(|invalid| at_line(at, invalid))? {
             Line::NeverRan => left_out.never_ran += 1,
             Line::Part => left_out.parts += 1,
+            Line::SubmittedUnknown => left_out.submitted_unknown += 1,
             Line::Job(job) if there.is_some_and(|there| job.nodes > there) => {
                 left_out.too_large += 1;
             }
@@ -108,8 +113,9 @@ fn count_from_the_first(jobs: &mut [Submission]) {
     }
 }
 
-/// One line. What is less than a second is a second: a job that ran for half of one ran.
-fn said(line: &str, random: &mut Random) -> Result<Line, Invalid> {
+/// One line of a log of a machine with `there` processors, where that is said. What is less than a second is a second:
+/// a job that ran for half of one ran.
+fn said(line: &str, there: Option<u32>, random: &mut Random) -> Result<Line, Invalid> {
     let fields: Vec<_> = line.split_ascii_whitespace().collect();
     if fields.len() < FIELDS {
         let fields = format!("{} field{}", fields.len(), if fields.len() == 1 { "" } else { "s" });
@@ -123,23 +129,30 @@ fn said(line: &str, random: &mut Random) -> Result<Line, Invalid> {
     };
     let whole = |of: Field, most: f64| number(of, most).map(|number| number.ceil() as i64);
     let submitted = number(SUBMITTED, NUMBER_MAX)?.floor() as i64;
-    if submitted < 0 {
-        return Err(Invalid::new(field(SUBMITTED), submitted, "at least 0"));
+    if submitted < UNKNOWN {
+        return Err(Invalid::new(
+            field(SUBMITTED),
+            submitted,
+            "at least 0, or -1 if it is not known",
+        ));
     }
     if PARTS.contains(&whole(STATUS, NUMBER_MAX)?) {
         return Ok(Line::Part);
     }
     let run = whole(RUN, JOB_MAX)?;
-    // -1 = not known.
-    let known = |first: i64, second: i64| if first > 0 { first } else { second };
     let (asked, had) = (whole(REQUESTED_NODES, NUMBER_MAX)?, whole(NODES, NUMBER_MAX)?);
-    let nodes_from = if asked > 0 { REQUESTED_NODES } else { NODES };
-    let nodes = known(asked, had);
+    let (nodes, nodes_from) = match counts_as_had(asked, had, there) {
+        true => (had, NODES),
+        false => (asked, REQUESTED_NODES),
+    };
     // What was asked for may be without any limit; nobody runs for so long.
     let asked = whole(REQUESTED_TIME, NUMBER_MAX)?.min(JOB_MAX as i64);
-    let requested = known(asked, run).max(run);
+    let requested = asked.max(run);
     if run <= 0 || nodes <= 0 {
         return Ok(Line::NeverRan);
+    }
+    if submitted == UNKNOWN {
+        return Ok(Line::SubmittedUnknown);
     }
     let many = |_| Invalid::new(field(nodes_from), nodes, format!("at most {}", u32::MAX));
     let nodes = u32::try_from(nodes).map_err(many)?;
@@ -147,6 +160,13 @@ fn said(line: &str, random: &mut Random) -> Result<Line, Invalid> {
     let deadline = deadline(submitted, requested, random.part());
     let class = Class::default();
     Ok(Line::Job(Submission { submitted, run, requested, nodes, deadline, class }))
+}
+
+/// Whether a job counts with the processors that it had: those that it asked for are not known, or it asked for more
+/// than there were, and ran on fewer all the same.
+fn counts_as_had(asked: i64, had: i64, there: Option<u32>) -> bool {
+    let is_there = |nodes: i64| there.is_none_or(|there| nodes <= i64::from(there));
+    asked <= 0 || (!is_there(asked) && had > 0 && is_there(had))
 }
 
 /// A field as it is named in what is said about it.
@@ -166,11 +186,11 @@ fn header(text: &str, key: &str) -> Option<u32> {
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { never_ran, too_large, parts } = self;
+        let Self { never_ran, too_large, parts, submitted_unknown } = self;
         write!(
             f,
             "{never_ran} never ran, {too_large} had more processors than the log says it has, {parts} are parts of \
-             jobs that were checkpointed"
+             jobs that were checkpointed, {submitted_unknown} were submitted at a time that is not known"
         )
     }
 }
@@ -179,6 +199,8 @@ impl fmt::Display for LeftOut {
 type Field = (usize, &'static str);
 
 const FIELDS: usize = 18;
+/// What stands for a number that is not known.
+const UNKNOWN: i64 = -1;
 /// Far more seconds or processors than there ever were, and sums stay far from what can be counted.
 const NUMBER_MAX: f64 = 1e12;
 /// Ten years: longer than any job. Deadlines are up to five times as far away.
@@ -206,7 +228,7 @@ mod tests {
   1  1000  10  600  4 -1 -1  4  900 -1 1 1 1 1 1 1 -1 -1
   2  1010  -1   -1 -1 -1 -1  8  900 -1 5 1 1 1 1 1 -1 -1
   3  1020   0  500 16 -1 -1 -1   -1 -1 1 1 1 1 1 1 -1 -1
-  4  1030   0  500 99 -1 -1 999  -1 -1 1 1 1 1 1 1 -1 -1
+  4  1030   0  500 999 -1 -1 -1  -1 -1 1 1 1 1 1 1 -1 -1
 ";
 
     #[test]
@@ -226,8 +248,38 @@ mod tests {
         let last = "5 1040 0 500 2 -1 -1 2 -1 -1 1 1 1 1 1 1 -1 -1\n";
         let (log, left_out) = read_counted(&format!("{LOG}{last}"), 3, 1).unwrap();
         assert_eq!(log.jobs.iter().map(|job| job.nodes).collect::<Vec<_>>(), [4, 16, 2]);
-        assert_eq!(left_out, LeftOut { never_ran: 1, too_large: 1, parts: 0 });
+        assert_eq!(left_out, LeftOut { never_ran: 1, too_large: 1, ..LeftOut::default() });
         assert_eq!(read_counted(LOG, 1, 1).unwrap().1, LeftOut::default());
+    }
+
+    // Goal: a time that the format says is not known ends nothing. Method: of a job that ran, one that never did, and a part.
+    #[test]
+    fn who_was_submitted_at_an_unknown_time_is_left_out_and_counted() {
+        let unknown = |run: i32, status: u32| {
+            format!("5 -1 0 {run} 2 -1 -1 2 -1 -1 {status} 1 1 1 1 1 -1 -1\n")
+        };
+        let log = [LOG, &unknown(500, 1), &unknown(-1, 5), &unknown(500, 2)].concat();
+        let (with, left_out) = read_counted(&log, 9, 1).unwrap();
+        assert_eq!(Ok(with), read(LOG, 9, 1));
+        let expected = LeftOut { never_ran: 2, too_large: 1, parts: 1, submitted_unknown: 1 };
+        assert_eq!(left_out, expected);
+        assert!(left_out.to_string().ends_with(", 1 were submitted at a time that is not known"));
+    }
+
+    // Goal: only who ran on more processors than there were is left out, and not who asked for more and was given fewer.
+    #[test]
+    fn who_asked_for_more_than_there_is_counts_with_what_it_was_given() {
+        let nodes = |had: i32, asked: i64| {
+            let line = format!("5 1040 0 500 {had} -1 -1 {asked} -1 -1 1 1 1 1 1 1 -1 -1\n");
+            let (log, left_out) = read_counted(&format!("{LOG}{line}"), 9, 1).unwrap();
+            (log.jobs.get(2).map(|job| job.nodes), left_out.too_large)
+        };
+        assert_eq!(nodes(99, 200), (Some(99), 1));
+        assert_eq!(nodes(99, 5_000_000_000), (Some(99), 1));
+        assert_eq!(nodes(99, 64), (Some(64), 1));
+        for had in [129, -1, 0] {
+            assert_eq!(nodes(had, 200), (None, 2), "{had}");
+        }
     }
 
     // Goal: a checkpointed job is there once. Method: as the format has it, the whole job in a line with its status, and a
@@ -242,7 +294,10 @@ mod tests {
         let (with, left_out) =
             read_counted(&log(&[part(200, 2), part(300, 3), part(300, 4)]), 9, 1).unwrap();
         assert_eq!(Ok(with), read(&log(&[]), 9, 1));
-        assert_eq!(left_out, LeftOut { never_ran: 1, too_large: 1, parts: 3 });
+        assert_eq!(
+            left_out,
+            LeftOut { never_ran: 1, too_large: 1, parts: 3, submitted_unknown: 0 }
+        );
     }
 
     // Goal: who ran for less than a second ran, and what is longer is no shorter than it was.
@@ -295,13 +350,12 @@ mod tests {
         let number = r#"line 5, submit time (field 2): "x" is not accepted; expected a number of at most 1000000000000"#;
         assert_eq!(error("1000", "x"), number);
         assert_eq!(error("1000", "1e13"), number.replace("\"x\"", "\"1e13\""));
-        let negative =
-            r#"line 5, submit time (field 2): "-7" is not accepted; expected at least 0"#;
+        let negative = r#"line 5, submit time (field 2): "-7" is not accepted; expected at least 0, or -1 if it is not known"#;
         assert_eq!(error("1000", "-7"), negative);
         let long = r#"line 5, run time (field 4): "900000000" is not accepted; expected a number of at most 315576000"#;
         assert_eq!(error("600", "900000000"), long);
         let wide = r#"line 5, requested processors (field 8): "5000000000" is not accepted; expected at most 4294967295"#;
-        assert_eq!(error("4  900", "5000000000  900"), wide);
+        assert_eq!(error("4 -1 -1  4  900", "-1 -1 -1  5000000000  900"), wide);
         let late = r#"line 7, submit time (field 2): "1577881001" is not accepted; expected at most 1577880000 seconds after the first, at 1000"#;
         assert_eq!(error("1020", "1577881001"), late);
         let short = r#"line 5: "14 fields" is not accepted; expected 18 numbers: a line of a log in Standard Workload Format"#;
