@@ -182,6 +182,12 @@ impl Order {
         }
         Ok(())
     }
+
+    /// Runs that `profile` has of these curves: others in it are no part of what is measured.
+    fn run_count(&self, profile: &Profile) -> usize {
+        let curves = self.curves.iter().filter_map(|(set, nodes)| profile.curve(set, *nodes));
+        curves.flat_map(|curve| &curve.points).map(|point| point.samples_nanos.len()).sum()
+    }
 }
 
 impl Extent {
@@ -205,7 +211,7 @@ impl Extent {
 /// How many runs it took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effort {
-    /// Runs in the profile.
+    /// Runs that the profile has of the curves that were ordered.
     pub runs: usize,
     /// Runs that the full grid has.
     pub full_grid: usize,
@@ -224,7 +230,7 @@ pub fn measure(
 ) -> Result<Effort> {
     let full_grid = order.curves.len() * order.grid.bandwidths().len() * order.extent.samples();
     let most = order.curves.len() * order.extent.runs(&order.grid);
-    let bar = progress_bar(most, profile.run_count());
+    let bar = progress_bar(most, order.run_count(profile));
     for (number, (parameters, nodes)) in order.curves.iter().enumerate() {
         while let Some(bandwidth) = next_run(application, order, profile, parameters, *nodes) {
             ensure!(!stopped(), "interrupted");
@@ -241,7 +247,7 @@ pub fn measure(
         tracing::debug!("curve {} of {} is known", number + 1, order.curves.len());
     }
     bar.finish_and_clear();
-    Ok(Effort { runs: profile.run_count(), full_grid })
+    Ok(Effort { runs: order.run_count(profile), full_grid })
 }
 
 /// The bandwidth of the next run of a curve. A single node has no flows: one point is its curve.
@@ -284,7 +290,8 @@ fn describe(parameters: &Parameters, nodes: u32, bandwidth: BitsPerSecond) -> St
 }
 
 fn progress_bar(most: usize, done: usize) -> ProgressBar {
-    let bar = ProgressBar::new(most as u64).with_position(done as u64);
+    // Where fewer are asked for than were made before, these are all.
+    let bar = ProgressBar::new(most.max(done) as u64).with_position(done as u64);
     let template = "{elapsed_precise} {wide_bar} {pos} runs of at most {len}  {msg}";
     // The template is a constant; were it wrong, the default style would do.
     if let Ok(style) = ProgressStyle::with_template(template) {
@@ -296,7 +303,8 @@ fn progress_bar(most: usize, done: usize) -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keeptime_model::units::CpuPpm;
+    use keeptime_model::profile::Conditions;
+    use keeptime_model::units::{CpuPpm, Nanos};
     use std::os::unix::fs::symlink;
     use std::thread::yield_now;
     use std::time::{Duration, Instant};
@@ -333,6 +341,38 @@ mod tests {
         let error = order.check(&topology).unwrap_err().to_string();
         assert!(error.contains("\"95 Mbit/s\" is not accepted"), "{error}");
         assert!(error.ends_with(", of which 75 Mbit/s is free"), "{error}");
+    }
+
+    // Goal: where a part of what a file has is ordered, only that is counted. Method: two curves, of which one is asked for, then
+    // both, then one that is not there.
+    #[test]
+    fn runs_of_other_curves_are_not_counted() {
+        let size = |value: &str| Parameters::from([("size".parse().unwrap(), value.to_owned())]);
+        let conditions = Conditions {
+            link_bits_per_second: BitsPerSecond::from_mbit(100),
+            process_cpu_ppm: CpuPpm::from_percent(20),
+            processor: "a processor".into(),
+            mpi: "an MPI".into(),
+            command: vec!["ray".into()],
+            program: None,
+        };
+        let rates = [10, 20].map(BitsPerSecond::from_mbit);
+        let name = application().name().clone();
+        let mut profile = Profile::empty(name, conditions, rates.to_vec());
+        for (value, runs) in [("512", 2), ("256", 3)] {
+            for run in 0..runs {
+                profile.record(&size(value), 2, rates[run % 2], Nanos::from_millis(10));
+            }
+        }
+        let order = |values: &[&str]| Order {
+            curves: values.iter().map(|value| (size(value), 2)).collect(),
+            places: BTreeMap::new(),
+            grid: Grid::new(rates.to_vec()).unwrap(),
+            extent: Extent::Full { samples: 1 },
+        };
+        let counts =
+            [&["512"][..], &["512", "256"], &["128"]].map(|v| order(v).run_count(&profile));
+        assert_eq!(counts, [2, 5, 0]);
     }
 
     // Goal: of two commands that measure into one file none loses what the other has recorded. Method: the file is replaced
