@@ -6,7 +6,7 @@
 //! tenth of a second may fall into a pause of its schedule or not. Real programs are measured elsewhere; this
 //! shows what the policies do where everything else is equal.
 
-use crate::figures::{Figures, Target};
+use crate::figures::{Figures, NEVER, Target};
 use crate::quick;
 use anyhow::Result;
 use keeptime::machine::Machine;
@@ -35,8 +35,8 @@ const AFTER: usize = 200;
 const REPORTS_A_MEAN: usize = 20;
 /// As `keeptime run` makes them.
 const REPORT_LEAST: Nanos = Nanos::from_secs(1);
-/// "To within the threshold" in so many reports, or never.
-pub const NEVER: f64 = 1_000.0;
+/// What stands beside ours.
+const PAPERS: &str = "the paper's policy";
 
 /// One program under one policy, from one target to another.
 #[derive(Serialize)]
@@ -46,7 +46,7 @@ struct Run {
     targets: [u32; 2],
     threshold_percent: f64,
     seed: u64,
-    /// Reports from the new target until one is within the threshold.
+    /// Reports from the new target until one is within the threshold; in JSON null where none was.
     response: f64,
     /// |mean error| of each group of reports once it had time to settle, in per cent of full speed.
     errors: Vec<f64>,
@@ -131,7 +131,9 @@ fn add_figures(program: &str, paper: &[Run], ours: &[Run], figures: &mut Figures
     let changes = |runs: &[Run]| runs.iter().map(|run| run.changes as f64).collect::<Vec<_>>();
     let mut median = |name: &str, unit: &str, of: &dyn Fn(&[Run]) -> Vec<f64>, target| {
         let baseline = crate::figures::quantile(&of(paper), 0.5);
-        figures.median(format!("{program}: {name}"), unit, &of(ours), Some(baseline), target);
+        let name = format!("{program}: {name}");
+        let figure = figures.median(name, unit, &of(ours), Some(baseline), target);
+        figure.against(PAPERS).or_never();
     };
     median("reports to a new target", "", &responses, Some(Target::AtMost(1.0)));
     median("error, mean of 20 reports", "% points", &errors, Some(Target::AtMost(1.0)));
@@ -139,7 +141,9 @@ fn add_figures(program: &str, paper: &[Run], ours: &[Run], figures: &mut Figures
     let worst = responses(ours).into_iter().fold(0.0, f64::max);
     let baseline = responses(paper).into_iter().fold(0.0, f64::max);
     let name = format!("{program}: reports to a new target, worst");
-    figures.value(name, "", worst, &responses(ours), Some(baseline), Some(Target::AtMost(3.0)));
+    let target = Some(Target::AtMost(3.0));
+    let figure = figures.value(name, "", worst, &responses(ours), Some(baseline), target);
+    figure.against(PAPERS).or_never();
 }
 
 fn one(

@@ -76,7 +76,10 @@ fn figures(raw: &Raw) -> Figures {
             for (name, q) in [("median", 0.5), ("99th percentile", 0.99)] {
                 let name = format!("{call}, {}: {name}", way.name);
                 let baseline = (at > 0).then(|| quantile(near, q));
-                figures.value(name, "ms", quantile(waits, q), waits, baseline, None);
+                let figure = figures.value(name, "ms", quantile(waits, q), waits, baseline, None);
+                if at > 0 {
+                    figure.against(raw.ways[0].name);
+                }
             }
         }
     }

@@ -20,6 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// What a grant with its request and reason comes to.
+const BARE_SYNC: &str = "a sync of 4 KiB";
 const PAYLOAD_BYTES: usize = 2_048;
 const CALLERS: [u64; 3] = [1, 16, 64];
 /// Batches that a broker reads page by page when it starts.
@@ -99,9 +100,11 @@ fn figures(raw: &Raw) -> Figures {
     let syncs_per_second = 1e3 / quantile(&syncs, 0.5);
     for Callers { callers, per_second, wait_ms } in &raw.callers {
         let name = format!("durable batches of 2 KiB, {callers} callers");
-        figures.median(name, "1/s", per_second, Some(syncs_per_second), None);
+        let figure = figures.median(name, "1/s", per_second, Some(syncs_per_second), None);
+        figure.against(BARE_SYNC);
         let name = format!("a batch until durable, {callers} callers: 99th percentile");
-        figures.value(name, "ms", quantile(wait_ms, 0.99), wait_ms, Some(p99), None);
+        let wait = quantile(wait_ms, 0.99);
+        figures.value(name, "ms", wait, wait_ms, Some(p99), None).against(BARE_SYNC);
     }
     for (is_cold, from) in [(false, "memory"), (true, "disk")] {
         let of_kind = raw.replays.iter().filter(|replay| replay.is_cold == is_cold);
@@ -112,7 +115,7 @@ fn figures(raw: &Raw) -> Figures {
     let payload = raw.batches as f64 * PAYLOAD_BYTES as f64 / 1e6;
     let size = [raw.file_bytes as f64 / 1e6];
     let name = format!("file with {} batches, beside its payload", raw.batches);
-    figures.median(name, "MB", &size, Some(payload), None);
+    figures.median(name, "MB", &size, Some(payload), None).against("the payload");
     figures
 }
 

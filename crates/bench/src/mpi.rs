@@ -377,5 +377,7 @@ fn cost(figures: &mut Figures, raw: &Raw, key: &str, what: &str) {
     let resolution = 1.57 * quartiles / (again.len() as f64).sqrt();
     let name = format!("{what} with the library and no attribute, |difference|");
     let (value, twice) = (quantile(&with, 0.5).abs(), quantile(&again, 0.5).abs());
-    figures.value(name, "%", value, &with, Some(twice), Some(Target::AtMost(resolution)));
+    let target = Some(Target::AtMost(resolution));
+    let figure = figures.value(name, "%", value, &with, Some(twice), target);
+    figure.against("without the library, twice");
 }

@@ -28,6 +28,8 @@ use std::path::Path;
 use std::time::Duration;
 
 const NAME: &str = "mpich-gq";
+/// What most figures are compared with.
+const EDGE: &str = "shaped at the edge alone";
 const NARROW: BitsPerSecond = BitsPerSecond::from_mbit(100);
 const WIDE: BitsPerSecond = BitsPerSecond::from_mbit(200);
 /// More than the narrow path has.
@@ -352,8 +354,9 @@ fn figures(raw: &Raw) -> Figures {
     // The first second has the start of the connection in it.
     let worst = |series: &[f64]| quantile(&series[1..], 0.05);
     let name = "figure 1: 50 Mbit/s through 40, of the seconds the 5th percentile";
-    figures.value(name, "Mbit/s", worst(node), node, Some(worst(edge)), None);
-    figures.median("figure 1: the median", "Mbit/s", node, Some(quantile(edge, 0.5)), None);
+    figures.value(name, "Mbit/s", worst(node), node, Some(worst(edge)), None).against(EDGE);
+    let median = Some(quantile(edge, 0.5));
+    figures.median("figure 1: the median", "Mbit/s", node, median, None).against(EDGE);
     for (bytes, points) in shaped(&raw.figure_5) {
         let at = |points: &[Point], kbps: f64| {
             points.iter().find(|point| point.0 == kbps).map_or(f64::NAN, |point| point.1)
@@ -361,7 +364,8 @@ fn figures(raw: &Raw) -> Figures {
         let edge = unshaped(&raw.figure_5, bytes);
         let name = format!("figure 5: messages of {bytes} bytes at 5 Mbit/s reserved");
         let value = at(points, 5_000.0);
-        figures.value(name, "kbit/s", value, &[value], Some(at(edge, 5_000.0)), None);
+        let beside = Some(at(edge, 5_000.0));
+        figures.value(name, "kbit/s", value, &[value], beside, None).against(EDGE);
     }
     for (bytes, points) in shaped(&raw.figure_6) {
         let payload = f64::from(bytes) * 0.08;
@@ -373,13 +377,14 @@ fn figures(raw: &Raw) -> Figures {
         for of in [0.9, 1.06] {
             let name = format!("figure 6: frames of {bytes} bytes, {of} of the payload reserved");
             let value = share(points, of);
-            figures.value(name, "%", value, &[value], Some(share(edge, of)), None);
+            let beside = Some(share(edge, of));
+            figures.value(name, "%", value, &[value], beside, None).against(EDGE);
         }
     }
     let [_, edge, node] = &raw.figure_7;
     let most = |moments: &[f64]| quantile(moments, 1.0);
     let name = "figure 7: 400 kbit/s at 1 fps, most that leaves in a 20th of a second";
-    figures.value(name, "kbit", most(node), node, Some(most(edge)), None);
+    figures.value(name, "kbit", most(node), node, Some(most(edge)), None).against(EDGE);
     let (mbit, events) = FIGURE_8;
     stages(&mut figures, &format!("figure 8: {mbit} Mbit/s"), &events, &raw.figure_8);
     let (mbit, orders) = FIGURE_9;

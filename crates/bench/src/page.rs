@@ -1,6 +1,6 @@
 //! What the pages of evaluations have in common: a paper's findings beside ours, and figures as text.
 
-use crate::figures::Figure;
+use crate::figures::{Figure, spread_text};
 use maud::{Markup, html};
 
 /// A finding: which figure of the paper, what of it, what the paper says, what was found here.
@@ -24,8 +24,12 @@ pub fn claims(rows: &[Claim]) -> Markup {
     }
 }
 
-/// With its spread and count.
+/// With its spread and count; what never came has neither.
 pub fn value(figure: &Figure) -> String {
-    let Figure { value, spread, samples, unit, .. } = figure;
-    format!("{value:.2} {unit} (± {spread:.2}, n = {samples})")
+    let Figure { spread, samples, unit, never, .. } = figure;
+    let value = figure.value_text(2);
+    match never {
+        true => value,
+        false => format!("{value} {unit} (± {}, n = {samples})", spread_text(*spread, 2)),
+    }
 }

@@ -190,11 +190,14 @@ fn figures(trials: &[Trial]) -> Figures {
     let wander = quantile(&all(Trial::wander), 0.5);
     let name = "rate error over 20 s, full speed as it was before and after";
     let points = "% points";
-    figures.median(name, points, &all(Trial::error), Some(wander), Some(Target::AtMost(1.0)));
+    let target = Some(Target::AtMost(1.0));
+    let figure = figures.median(name, points, &all(Trial::error), Some(wander), target);
+    figure.against("full speed from one time to the next");
     let name = "rate error over 20 s, full speed as followed";
     figures.median(name, points, &all(Trial::error_believed), None, Some(Target::AtMost(1.0)));
     let reports = all(|trial| f64::from(trial.reports));
-    figures.median("reports to a new target", "", &reports, Some(2.0), Some(Target::AtMost(1.0)));
+    let figure = figures.median("reports to a new target", "", &reports, Some(2.0), target);
+    figure.against("the paper's iterations");
     let worst = reports.iter().copied().fold(0.0, f64::max);
     let name = "reports to a new target, worst";
     figures.value(name, "", worst, &reports, None, Some(Target::AtMost(3.0)));

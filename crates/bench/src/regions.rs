@@ -108,7 +108,10 @@ impl Rounds {
             ("asked", None, None),
         ] {
             let name = format!("p99 of a read with 4 hogs against idle: {way}");
-            figures.median(name, "x", &slowed(way), beside, target);
+            let figure = figures.median(name, "x", &slowed(way), beside, target);
+            if beside.is_some() {
+                figure.against("a node that is asked");
+            }
         }
     }
 

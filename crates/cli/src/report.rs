@@ -7,6 +7,8 @@ mod figures;
 mod request;
 mod small_chart;
 
+pub use figures::was_never;
+
 use crate::chart::{Line, LineChart};
 use crate::files;
 use crate::record::{RECORD, Record};

@@ -94,7 +94,8 @@ impl Adding {
         let target = (self.live == ASKED).then_some(Target::AtLeast(200_000.0));
         let share = 100 * self.admitted / self.requests.max(1);
         let name = format!("admit and add, {} ({share} % fit)", self.live);
-        figures.median(name, "1/s", &self.per_second, Some(baseline), target);
+        let figure = figures.median(name, "1/s", &self.per_second, Some(baseline), target);
+        figure.against(SortedList::NAME);
         let name = format!("remove, {}", self.live);
         figures.median(name, "1/s", &self.removed_per_second, None, None);
     }

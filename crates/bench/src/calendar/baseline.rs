@@ -9,6 +9,9 @@ use keeptime_model::units::WallTime;
 pub struct SortedList(Vec<(u64, u64)>);
 
 impl SortedList {
+    /// What a figure says that it is compared with.
+    pub const NAME: &str = "a sorted list";
+
     /// The list after all of `slots` were added; made by one sweep, since adding them is slow.
     pub fn new(slots: &[Slot]) -> Self {
         let mut changes: Vec<(u64, u64)> = Vec::with_capacity(2 * slots.len());

@@ -97,7 +97,8 @@ impl Many {
         for (q, target) in [(0.5, None), (0.99, Some(Target::AtMost(5_000.0)))] {
             let baseline = Some(quantile(baseline_fits, q));
             let name = format!("{name}, p{}", q * 100.0);
-            figures.value(name, "us", quantile(fits, q), fits, baseline, target);
+            let figure = figures.value(name, "us", quantile(fits, q), fits, baseline, target);
+            figure.against(SortedList::NAME);
         }
         figures.median(
             "  the start that was found, from now",

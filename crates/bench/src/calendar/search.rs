@@ -176,7 +176,7 @@ impl Case {
             _ => &[("p50", 0.5, None), ("p99", 0.99, None)],
         };
         for (name, q, limit) in limits {
-            figures.value(
+            let figure = figures.value(
                 format!("{}, {name}", self.name()),
                 "us",
                 quantile(&self.samples, *q),
@@ -184,6 +184,7 @@ impl Case {
                 Some(quantile(&self.baseline, *q)),
                 limit.map(Target::AtMost),
             );
+            figure.against(SortedList::NAME);
         }
         if self.slots.len() == ASKED {
             let name = format!("{}, first question of all", self.name());
@@ -232,7 +233,7 @@ pub fn growth(cases: &[Case], figures: &mut Figures) {
         let Some(small) = cases.iter().find(compared) else { continue };
         for (name, q) in [("p50", 0.5), ("p99", 0.99)] {
             let ratio = |big, small| quantile(big, q) / quantile(small, q);
-            figures.value(
+            let figure = figures.value(
                 format!("{} / {COMPARED}, {name}", big.name()),
                 "x",
                 ratio(&big.samples, &small.samples),
@@ -240,6 +241,7 @@ pub fn growth(cases: &[Case], figures: &mut Figures) {
                 Some(ratio(&big.baseline, &small.baseline)),
                 Some(Target::AtMost(5.0)),
             );
+            figure.against(SortedList::NAME);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The page: the paper's numbers beside ours, and the pictures.
 
-use super::figures::{NEVER, PAPERS, by_label};
+use super::figures::{PAPERS, by_label};
 use super::{By, NAME, Range, Raw, Run};
 use crate::figures::Figure;
 use crate::page;
@@ -251,15 +251,15 @@ fn table(figures: &[Figure], control: &[Figure]) -> Markup {
                 tbody {
                     @for (row, [ours, papers]) in rows {
                         @let simulated = row.simulated.and_then(simulated);
-                        @let without = ours.or(papers).and_then(|figure| figure.baseline);
+                        @let without = ours.or(papers);
                         tr {
                             td { (row.place) }
                             td { (row.what) }
                             td { (row.paper) }
                             td.number { (value(papers)) }
                             td.number { (value(ours)) }
-                            td.number { (number(without)) }
-                            td.number { (number(simulated.and_then(|figure| figure.baseline))) }
+                            td.number { (baseline(without)) }
+                            td.number { (baseline(simulated)) }
                             td.number { (value(simulated)) }
                         }
                     }
@@ -270,19 +270,11 @@ fn table(figures: &[Figure], control: &[Figure]) -> Markup {
 }
 
 fn value(figure: Option<&Figure>) -> String {
-    match figure {
-        Some(figure) if figure.value == NEVER => "never".into(),
-        Some(figure) => page::value(figure),
-        None => String::new(),
-    }
+    figure.map(page::value).unwrap_or_default()
 }
 
-fn number(value: Option<f64>) -> String {
-    match value {
-        Some(NEVER) => "never".into(),
-        Some(value) => format!("{value:.2}"),
-        None => String::new(),
-    }
+fn baseline(figure: Option<&Figure>) -> String {
+    figure.map(|figure| figure.baseline_text(2)).unwrap_or_default()
 }
 
 /// Figure 2: a line for each period.
@@ -388,14 +380,14 @@ fn late(deadline: &[Figure]) -> Result<Markup> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::Figures;
+    use crate::figures::{Figures, NEVER};
 
     // Goal: a row says what both policies came to, and what was not measured has none.
     #[test]
     fn rows_are_those_of_what_was_measured_by_whichever_policy() {
         let mut figures = Figures::new("test");
         let mut add = |name: String, value: f64, beside: Option<f64>| {
-            figures.value(name, "x", value, &[value], beside, None);
+            figures.value(name, "x", value, &[value], beside, None).or_never();
         };
         let loaded = "figure 9: rate that another program takes";
         add(loaded.into(), 0.25, Some(50.5));

@@ -16,19 +16,30 @@ use std::path::Path;
 
 /// What bars show; each has its own colour.
 const SERIES: [&str; 3] = ["measured", "baseline", "target"];
+/// In older files: so many reports stood for never.
+const NEVER_ONCE: f64 = 1_000.0;
+/// How rows of another policy end, which older files have targets for.
+const PAPERS: &str = ", the paper's policy";
 
 /// One figure as the crate `bench` writes it, which depends on this one. What it may leave out one day is no reason not
 /// to show the rest.
 #[derive(Debug, Deserialize)]
 struct Figure {
     name: String,
-    /// None where nothing was measured: what is not a number is null in JSON.
+    /// None where nothing was measured, or it never came: what is not a number is null in JSON.
     value: Option<f64>,
+    /// What it tells of never came.
+    #[serde(default)]
+    never: bool,
     unit: String,
     #[serde(default)]
     samples: usize,
     spread: Option<f64>,
     baseline: Option<f64>,
+    /// What the baseline is, where its name does not say so.
+    against: Option<String>,
+    #[serde(default)]
+    baseline_never: bool,
     target: Option<String>,
     met: Option<bool>,
     command: String,
@@ -47,6 +58,12 @@ struct Found {
     measurements: Vec<Measurement>,
     /// Files that are not shown, and why.
     left_out: Vec<String>,
+}
+
+/// Whether a figure of an older file tells of what never came, for which 1000 stood there.
+pub fn was_never(name: &str, value: f64) -> bool {
+    let may_be = name.contains("to a new target") || name.contains("smallest threshold");
+    may_be && value == NEVER_ONCE
 }
 
 /// The page of all figures in `directory`. Files that are something else are named, there and on standard error.
@@ -86,6 +103,7 @@ impl Found {
         let text = fs::read(directory.join(file))?;
         let figures: Vec<Figure> = serde_json::from_slice(&text).context("not figures")?;
         ensure!(!figures.is_empty(), "no figures");
+        let figures = figures.into_iter().map(Figure::renewed).collect();
         let raw = format!("{name}/raw.json");
         let machine = machine(&directory.join(&raw)).unwrap_or_else(|error| {
             self.left_out.push(format!("{raw}: {error:#}"));
@@ -102,7 +120,8 @@ impl Found {
             p.headline { (headline(&self.measurements)) }
             p.note {
                 "A value is the median of its samples, or what its name says; the spread is half \
-                 the distance between their quartiles; the baseline is the same without Keeptime."
+                 the distance between their quartiles; the baseline is what stands beside it or \
+                 in the figure's name, mostly the same without Keeptime where neither says so."
             }
         };
         let sections = html! {
@@ -110,6 +129,38 @@ impl Found {
             (left_out(&self.left_out))
         };
         frame("Keeptime: figures", header, sections)
+    }
+}
+
+impl Figure {
+    /// One of an older file as it is written now: what never came is no number, and there are no targets for the policy
+    /// that is compared with.
+    fn renewed(self) -> Self {
+        let was_never = |value: Option<f64>| value.is_some_and(|v| was_never(&self.name, v));
+        let (never, baseline_never) = (was_never(self.value), was_never(self.baseline));
+        let is_judged = !self.name.ends_with(PAPERS);
+        Self {
+            value: self.value.filter(|_| !never),
+            never: self.never || never,
+            spread: self.spread.filter(|_| !never),
+            baseline: self.baseline.filter(|_| !baseline_never),
+            baseline_never: self.baseline_never || baseline_never,
+            target: self.target.filter(|_| is_judged),
+            met: self.met.filter(|_| is_judged),
+            ..self
+        }
+    }
+
+    /// Its baseline, and what that is.
+    fn baseline_cell(&self) -> Markup {
+        let text = number_or_never(self.baseline, self.baseline_never);
+        let against = self.against.as_deref().filter(|_| !text.is_empty());
+        html! {
+            td.number {
+                (text)
+                @if let Some(against) = against { " " span.note { "(" (against) ")" } }
+            }
+        }
     }
 }
 
@@ -191,11 +242,11 @@ fn row(figure: &Figure) -> Markup {
     html! {
         tr {
             td { (figure.name) }
-            td.number { (number_if_any(figure.value)) }
+            td.number { (number_or_never(figure.value, figure.never)) }
             td { (figure.unit) }
-            td.number { (number_if_any(figure.spread)) }
+            td.number { (number_or_never(figure.spread, false)) }
             td.number { (figure.samples) }
-            td.number { (number_if_any(figure.baseline)) }
+            (figure.baseline_cell())
             td.number { (figure.target.as_deref().unwrap_or_default()) }
             td.late[figure.met == Some(false)] { (met_text(figure.met)) }
         }
@@ -210,7 +261,7 @@ fn met_text(met: Option<bool>) -> &'static str {
     }
 }
 
-/// A figure beside its baseline and target; nothing where it has neither, or was not measured.
+/// A figure beside its baseline and target; nothing where it has neither, was not measured or never came.
 fn chart(figure: &Figure) -> Option<Markup> {
     let bars = compared(figure, figure.value?);
     let told: Vec<_> = bars.iter().map(|bar| format!("{} {}", bar.label, bar.text)).collect();
@@ -248,8 +299,9 @@ fn number(value: f64) -> String {
     }
 }
 
-fn number_if_any(value: Option<f64>) -> String {
-    value.map(number).unwrap_or_default()
+/// Nothing where there is none.
+fn number_or_never(value: Option<f64>, never: bool) -> String {
+    if never { "never".into() } else { value.map(number).unwrap_or_default() }
 }
 
 fn left_out(files: &[String]) -> Markup {
@@ -353,6 +405,41 @@ mod tests {
         unmeasured["value"] = Value::Null;
         let page = written(&directory(&[("plan.json", json!([unmeasured]))]));
         assert!(page.contains("2 to 5") && !page.contains("<svg"), "{page}");
+    }
+
+    // Goal: what never came is told in words and has no bar, and nobody is judged by what another policy comes to. Method: as
+    // it is written now, with and without a baseline, and as older files have it.
+    #[test]
+    fn what_never_came_is_no_number_and_only_our_own_rows_have_targets() {
+        let mut ours = figure("1:1: reports to a new target", Some("<= 1"), Some(true));
+        (ours["baseline"], ours["baseline_never"]) = (Value::Null, json!(true));
+        ours["against"] = json!("the paper's policy");
+        let mut never = ours.clone();
+        (never["value"], never["never"], never["met"]) = (Value::Null, json!(true), json!(false));
+        let mut before = figure("1:1: reports to a new target, worst", Some("<= 3"), Some(true));
+        before["baseline"] = json!(1000.0);
+        let name = "1:5: reports to a new target, the paper's policy";
+        let mut papers = figure(name, Some("<= 1"), Some(false));
+        (papers["value"], papers["spread"]) = (json!(1000.0), json!(247.0));
+        let page = written(&directory(&[("control.json", json!([ours, never, before, papers]))]));
+        assert!(page.contains("4 figures, 3 targets: 2 met."), "{page}");
+        assert_eq!(page.matches("<svg").count(), 2, "measured and target of two: {page}");
+        assert_eq!(page.matches(">never<").count(), 3, "{page}");
+        let named = ">never <span class=\"note\">(the paper's policy)<";
+        assert_eq!(page.matches(named).count(), 2, "{page}");
+        for absent in [">1000<", "1000 ", "247", "baseline 0"] {
+            assert!(!page.contains(absent), "{absent}: {page}");
+        }
+    }
+
+    // Goal: a baseline that is not the same without Keeptime is called what it is.
+    #[test]
+    fn a_baseline_is_called_what_it_is() {
+        let mut search = figure("search", None, None);
+        (search["baseline"], search["against"]) = (json!(9.5), json!("a sorted list"));
+        let page = written(&directory(&[("calendar.json", json!([search]))]));
+        assert!(page.contains(">9.500 <span class=\"note\">(a sorted list)<"), "{page}");
+        assert!(!page.contains("baseline is the same without Keeptime"), "{page}");
     }
 
     #[test]
