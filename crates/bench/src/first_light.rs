@@ -15,7 +15,7 @@ use crate::quick;
 use anyhow::{Context, Result, ensure};
 use keeptime::arguments::{GoalArguments, NodeCounts};
 use keeptime::commands::Session;
-use keeptime::demo::{First, goal, try_goal};
+use keeptime::demo::{First, Tried, goal, try_goal};
 use keeptime::load::Flood;
 use keeptime::machine::Machine;
 use keeptime::record::Trial;
@@ -40,6 +40,8 @@ const PROFILE_SECONDS: &str = "10";
 const SESSION_SECONDS: &str = "20";
 /// Drawn in turns, from as many sides.
 const FRAMES: &str = "2";
+/// What runs are compared with.
+const WITHOUT: &str = "the same CPU, no bandwidth reserved";
 /// Of the order of the requests.
 const SEED: u64 = 20;
 
@@ -147,7 +149,7 @@ fn attempt(ready: &Ready, goal: &GoalArguments, first: First, raw: &mut Raw) -> 
     match try_goal(&ready.session, goal, first, true)
         .with_context(|| format!("while trying {name}, {}", goal.within.unwrap_or_default()))?
     {
-        Some(trial) => {
+        Tried::Ran(trial) => {
             let percent = |error: f64| format!("{:+.1} %", 100.0 * error);
             let without = trial.error_without().map_or("did not end".into(), percent);
             eprintln!(
@@ -156,9 +158,9 @@ fn attempt(ready: &Ready, goal: &GoalArguments, first: First, raw: &mut Raw) -> 
                 trial.promised_nanos,
                 percent(trial.error_with()),
             );
-            raw.runs.push(TrialRun { first, machine_load, trial });
+            raw.runs.push(TrialRun { first, machine_load, trial: *trial });
         }
-        None => raw.refused.push(format!("{name} {}", goal.goal()?)),
+        Tried::Refused(request) => raw.refused.push(format!("{name} {}", request.goal)),
     }
     Ok(())
 }
@@ -239,7 +241,8 @@ fn figures(raw: &Raw) -> Figures {
     let early = |errors: &[f64]| (-quantile(errors, 0.0)).max(0.0);
     let both = |value: &dyn Fn(&[f64]) -> f64| (value(&with), Some(value(&without)));
     let mut add = |name: &str, (value, baseline): (f64, Option<f64>), target: Option<Target>| {
-        figures.value(name, "%", value, &with, baseline, target);
+        let figure = figures.value(name, "%", value, &with, baseline, target);
+        figure.against(WITHOUT);
     };
     add("|actual - promised| / promised, median", both(&median), Some(Target::AtMost(3.0)));
     add("|actual - promised| / promised, worst", both(&worst), Some(Target::AtMost(7.0)));
@@ -263,7 +266,9 @@ fn figures(raw: &Raw) -> Figures {
     let quantile_asked = Some(Target::AtLeast(90.0));
     let shares: Vec<_> = with.iter().map(|e| if *e <= 0.0 { 100.0 } else { 0.0 }).collect();
     let name = "promises kept, of 90 % promised";
-    figures.value(name, "%", kept(&with), &shares, Some(kept(&without)), quantile_asked);
+    let figure =
+        figures.value(name, "%", kept(&with), &shares, Some(kept(&without)), quantile_asked);
+    figure.against(WITHOUT);
     let admitted = with.len() as f64;
     let enough = Some(Target::AtLeast(40.0));
     figures.median("requests admitted", "", &[admitted], None, enough);

@@ -10,7 +10,7 @@ use crate::load::Flood;
 use crate::machine::Machine;
 use crate::profiler::Effort;
 use crate::promised::Promised;
-use crate::record::{Contention, RECORD, Record, Request, Trial};
+use crate::record::{Contention, RECORD, Record, Refused, Request, Trial};
 use crate::{files, interrupt, report, story};
 use anyhow::{Context, Result, bail, ensure};
 use keeptime_lab::{Labs, Sight};
@@ -207,19 +207,22 @@ fn contend(session: &Session, pace: f64) -> Result<Contention> {
         "request", "promised", "with", "", "without", ""
     );
     let _flood = Flood::on_all_links(&session.cluster, LOAD_LIMIT)?;
-    let trials = beside_other_job(session, || {
-        let mut trials = Vec::new();
+    let (trials, refused) = beside_other_job(session, || {
+        let (mut trials, mut refused) = (Vec::new(), Vec::new());
         for (within, set, prefer) in GOALS {
             ensure!(!interrupt::stopped(), "interrupted");
             let goal = slowed(goal(within, set, prefer)?, pace);
-            if let Some(trial) = try_goal(session, &goal, First::Reserved, false)? {
-                print_trial(&trial);
-                trials.push(trial);
+            match try_goal(session, &goal, First::Reserved, false)? {
+                Tried::Ran(trial) => {
+                    print_trial(&trial);
+                    trials.push(*trial);
+                }
+                Tried::Refused(request) => refused.push(request),
             }
         }
-        Ok(trials)
+        Ok((trials, refused))
     })?;
-    Ok(Contention { load, trials })
+    Ok(Contention { load, trials, refused })
 }
 
 /// What `measured` gives while a job that reserved nothing but a little CPU goes on beside it.
@@ -254,20 +257,33 @@ pub enum First {
     Unreserved,
 }
 
-/// One goal with its reservation and without; nothing if it is refused (which is printed).
+/// What came of a goal.
+pub enum Tried {
+    /// Both of its runs.
+    Ran(Box<Trial>),
+    /// No run.
+    Refused(Refused),
+}
+
+/// One goal with its bandwidth reserved and without. A refusal is printed.
 pub fn try_goal(
     session: &Session,
     goal: &GoalArguments,
     first: First,
     steady: bool,
-) -> Result<Option<Trial>> {
+) -> Result<Tried> {
     let Held { plan, hold, .. } = match admit(session, goal, Manner::default())? {
         Admitted::Held(held) => *held,
         Admitted::Refused { decision, .. } => {
-            if let Verdict::Refused(refusal) = &decision.verdict {
-                print!("{}: {}", goal.goal()?, story::refusal(refusal));
-            }
-            return Ok(None);
+            let (application, goal) = (session.application.name().clone(), goal.goal()?);
+            let reason = match &decision.verdict {
+                Verdict::Refused(refusal) => {
+                    print!("{goal}: {}", story::refusal(refusal));
+                    refusal.reason.to_string()
+                }
+                Verdict::Planned(_) => "others were faster".into(),
+            };
+            return Ok(Tried::Refused(Refused { application, goal: goal.to_string(), reason }));
         }
     };
     let promised = Promised::from(&plan);
@@ -287,7 +303,7 @@ pub fn try_goal(
     let nodes = plan.placement.nodes.len() as u32;
     let observed = session.fitted()?.observe(parameters, nodes, rate, kept.at_full);
     let observed = observed.context("a plan of other curves")?;
-    Ok(Some(Trial {
+    Ok(Tried::Ran(Box::new(Trial {
         application: session.application.name().clone(),
         goal: goal.goal()?.to_string(),
         parameters: plan.parameters.clone(),
@@ -300,7 +316,7 @@ pub fn try_goal(
         with_nanos: kept.ran.time,
         at_full_nanos: kept.at_full,
         without_nanos,
-    }))
+    })))
 }
 
 /// The same goal once more: as it was planned before, since nothing has changed.

@@ -54,11 +54,25 @@ pub struct Request {
 pub struct Contention {
     /// What loaded the links, in one line.
     pub load: String,
-    /// One entry for each request.
+    /// One entry for each request that was admitted.
     pub trials: Vec<Trial>,
+    /// The others; older records do not have them.
+    #[serde(default)]
+    pub refused: Vec<Refused>,
 }
 
-/// One planned request, run with its reservation and without.
+/// A request that was refused, and so did not run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Refused {
+    /// The application.
+    pub application: Name,
+    /// The goal, as people say it.
+    pub goal: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// One planned request, run with its bandwidth reserved and without, with the same CPU both times.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Trial {
     /// The application.
@@ -79,11 +93,11 @@ pub struct Trial {
     pub profiled_nanos: Nanos,
     /// How often the promise is to be kept.
     pub quantile_ppm: Share,
-    /// Measured with the reservation.
+    /// Measured with the bandwidth reserved.
     pub with_nanos: Nanos,
     /// What that would have taken with all of its CPU: less, if it was held at what was promised.
     pub at_full_nanos: Nanos,
-    /// Measured on the same nodes without it; nothing if it did not end in time.
+    /// Measured on the same nodes with the CPU alone; nothing if it did not end in time.
     pub without_nanos: Option<Nanos>,
 }
 

@@ -253,9 +253,9 @@ fn how_to_read() -> Markup {
                 }
                 li {
                     strong { "With and without. " }
-                    "The same program on the same nodes under the same load, once with its \
-                     bandwidth and CPU reserved, once without. A run that did not end in time \
-                     counts as an error greater than any other."
+                    "The same program on the same nodes with the same CPU under the same load, once \
+                     with bandwidth reserved, once without. A run that did not end in time counts \
+                     as an error greater than any other."
                 }
                 li {
                     strong { "Limits. " }

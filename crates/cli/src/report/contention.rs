@@ -2,7 +2,7 @@
 
 use super::{count, figure, mbit, seconds};
 use crate::chart::{BarChart, Group};
-use crate::record::{Contention, Trial};
+use crate::record::{Contention, Refused, Trial};
 use crate::story;
 use anyhow::Result;
 use maud::{Markup, html};
@@ -12,26 +12,40 @@ const GROUPS_MAX: usize = 12;
 
 /// The result in a few words: how far actual times were from promised ones.
 pub(super) fn headline(contention: &Contention) -> Markup {
-    let trials = &contention.trials;
+    let Contention { trials, refused, .. } = contention;
+    let all = trials.len() + refused.len();
     let with = Errors::of(trials.iter().map(|t| Some(t.error_with())));
     let without = Errors::of(trials.iter().map(Trial::error_without));
     let (Some(with), Some(without)) = (with, without) else {
-        return html! { "No request ran under contention, so there is nothing to compare." };
+        return html! { (none_ran(all)) ", so there is nothing to compare." };
     };
     let kept = trials.iter().filter(|t| t.with_nanos <= t.promised_nanos).count();
     let unended = trials.iter().filter(|t| t.without_nanos.is_none()).count();
     html! {
-        "Of " (count(trials.len(), "request")) " under contention, actual times differed from \
-         promised ones by " strong { (with.median_text()) } " at the median and "
+        "Of " (count(all, "request")) " under contention, "
+        @if !refused.is_empty() {
+            (refused.len()) (if refused.len() == 1 { " was" } else { " were" })
+            " refused. Of the others, "
+        }
+        "actual times differed from promised ones by "
+        strong { (with.median_text()) } " at the median and "
         strong { (with.worst_text()) } " at worst with Keeptime, and by "
         strong { (without.median_text()) } " and " strong { (without.worst_text()) }
-        " without. With Keeptime, " (kept) " of " (trials.len())
+        " without, with no bandwidth reserved. With Keeptime, " (kept) " of " (trials.len())
         " ended by the promised time."
         @if unended > 0 { " Without, " (unended) " did not end in time and counts as ∞." }
     }
 }
 
-/// The bars and the table.
+fn none_ran(asked: usize) -> String {
+    match asked {
+        0 => "No request ran under contention".into(),
+        1 => "The one request under contention was refused".into(),
+        all => format!("All {all} requests under contention were refused"),
+    }
+}
+
+/// The bars, the table, and what was refused.
 pub(super) fn section(contention: &Contention) -> Result<Markup> {
     let trials = &contention.trials;
     let charts =
@@ -42,13 +56,27 @@ pub(super) fn section(contention: &Contention) -> Result<Markup> {
             h2 { "Under contention" }
             p {
                 "While these requests ran, the same links carried: " (contention.load) ". Each ran \
-                 with the resources that were planned for it reserved, and on the same nodes \
-                 without."
+                 with the CPU and the bandwidth that were planned for it reserved, and on the same \
+                 nodes with that CPU and no bandwidth reserved."
             }
             @for chart in charts { (chart) }
             @if !trials.is_empty() { (table(trials)) }
+            (self::refused(&contention.refused))
         }
     })
+}
+
+fn refused(requests: &[Refused]) -> Markup {
+    html! {
+        @if !requests.is_empty() {
+            h3 { "Refused, and so not run" }
+            ul {
+                @for Refused { application, goal, reason } in requests {
+                    li { (application) ", " (goal) ": " (reason) "." }
+                }
+            }
+        }
+    }
 }
 
 fn chart(offset: usize, trials: &[Trial]) -> Result<Markup> {
@@ -63,13 +91,13 @@ fn chart(offset: usize, trials: &[Trial]) -> Result<Markup> {
     let chart = BarChart {
         title: "Promised and actual times".into(),
         y_label: "execution time, s".into(),
-        series: ["promised", "with Keeptime", "without"].map(String::from).into(),
+        series: ["promised", "with Keeptime", "no bandwidth reserved"].map(String::from).into(),
         groups: trials.iter().enumerate().map(group).collect(),
     };
     let last = offset + trials.len();
     let text = format!(
         "Promised and actual times of requests {} to {last}, numbered as in the table; a request \
-         whose run without Keeptime did not end in time has no bar for it.",
+         whose run with no bandwidth reserved did not end in time has no bar for it.",
         offset + 1
     );
     Ok(figure(&chart.to_svg()?, &text, html! { (text) }))

@@ -3,7 +3,7 @@
 use super::*;
 use crate::machine::Machine;
 use crate::profiler::Effort;
-use crate::record::{Contention, Request, Trial};
+use crate::record::{Contention, Refused, Request, Trial};
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
@@ -88,6 +88,46 @@ fn the_headline_and_the_table_tell_promised_with_and_without() {
         assert!(page.contains(&format!(">{cell}</td>")), "{cell}");
     }
     assert!(!page.contains("<h2>Pictures"));
+}
+
+// Goal: a request that was refused is one of those that were asked, and its reason is told; a record from before says nothing of
+// refusals and is read.
+#[test]
+fn requests_that_were_refused_are_told() {
+    let mut asked = record("1 s");
+    let refused = |goal: &str| Refused {
+        application: "raycast".parse().unwrap(),
+        goal: goal.into(),
+        reason: format!("{goal} cannot be promised"),
+    };
+    asked.contention.refused = vec![refused("within 700 ms")];
+    let told = page(&asked, &[]).unwrap();
+    assert!(told.contains("Of 3 requests under contention, 1 was refused. Of the others, "));
+    assert!(told.contains("With Keeptime, 1 of 2 ended by the promised time."));
+    let why = "<li>raycast, within 700 ms: within 700 ms cannot be promised.</li>";
+    assert!(told.contains(why), "{told}");
+
+    asked.contention.trials.clear();
+    let none = page(&asked, &[]).unwrap();
+    assert!(none.contains("The one request under contention was refused, so there is nothing"));
+
+    let mut before = serde_json::to_value(record("1 s")).unwrap();
+    before["contention"].as_object_mut().unwrap().remove("refused").unwrap();
+    let before: Record = serde_json::from_value(before).unwrap();
+    assert!(!page(&before, &[]).unwrap().contains("refused"));
+}
+
+// Goal: of what was the same in both runs the page does not say that it differed.
+#[test]
+fn only_bandwidth_is_said_to_differ_between_with_and_without() {
+    let page = page(&record("1 s"), &[]).unwrap();
+    for said in [
+        "with the same CPU under the same load, once with bandwidth reserved, once without",
+        "on the same nodes with that CPU and no bandwidth reserved",
+        "without, with no bandwidth reserved",
+    ] {
+        assert!(page.contains(said), "{said}");
+    }
 }
 
 #[test]
@@ -185,6 +225,7 @@ fn record(within: &str) -> Record {
         contention: Contention {
             load: "12 greedy TCP flows".into(),
             trials: vec![trial(990, Some(2500)), trial(1030, None)],
+            refused: vec![],
         },
         pictures: vec![],
     }
