@@ -14,7 +14,7 @@ use crate::{random, random_bytes, threads};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -128,6 +128,8 @@ struct Shell {
     dialed: (Sender<Dialed>, Receiver<Dialed>),
     survey: Survey,
     connections: BTreeMap<ConnectionId, Connection>,
+    /// Connections that are closed, of which the state has not been told yet.
+    closed: VecDeque<ConnectionId>,
     next: u64,
 }
 
@@ -205,6 +207,7 @@ impl Shell {
             dialed: channel(),
             survey: Survey::default(),
             connections: BTreeMap::new(),
+            closed: VecDeque::new(),
             next: FIRST_CONNECTION,
         })
     }
@@ -364,7 +367,23 @@ impl Shell {
         }
     }
 
+    /// Has something happen to the state, and then all that follows from what it had to say.
     fn step(&mut self, input: Input) {
+        self.apply(input);
+        self.tell_closed();
+    }
+
+    /// Tells the state of connections that are closed, and of those that are found closed as others are told of that, one
+    /// after the other: of a thousand programs that end at once each is told of all others.
+    fn tell_closed(&mut self) {
+        while let Some(id) = self.closed.pop_front() {
+            self.apply(Input::Closed(id));
+        }
+    }
+
+    /// Has something happen to the state, and says what it has to say. Connections that are found closed by that wait in
+    /// their queue.
+    fn apply(&mut self, input: Input) {
         let now = self.start.elapsed();
         let mut written = Vec::new();
         for output in self.directory.step(now, input) {
@@ -387,7 +406,7 @@ impl Shell {
         let mut seen = BTreeSet::new();
         written.reverse();
         written.retain(|id| seen.insert(*id));
-        written.into_iter().rev().for_each(|id| self.flush(id));
+        written.into_iter().rev().for_each(|id| self.push(id));
     }
 
     fn write(
@@ -420,11 +439,18 @@ impl Shell {
         }
     }
 
+    /// Writes what there is room for.
     fn flush(&mut self, id: ConnectionId) {
+        self.push(id);
+        self.tell_closed();
+    }
+
+    /// The same. If it is closed by that, the state has to be told.
+    fn push(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let open = connection.drain() && connection.unsent.len() <= UNREAD_MOST;
         if !open || (connection.closing && connection.unsent.is_empty()) {
-            return self.lost(id);
+            return self.close(id);
         }
         let waits = !connection.unsent.is_empty();
         if waits != connection.waits_for_room {
@@ -432,16 +458,22 @@ impl Shell {
             let room = if waits { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
             let mut event = EpollEvent::new(EpollFlags::EPOLLIN | room, id.0);
             if self.epoll.modify(connection.stream.fd(), &mut event).is_err() {
-                self.lost(id);
+                self.close(id);
             }
         }
     }
 
     /// Closes a connection and tells the state, which may know already.
     fn lost(&mut self, id: ConnectionId) {
+        self.close(id);
+        self.tell_closed();
+    }
+
+    /// Closes a connection. The state has to be told.
+    fn close(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connections.remove(&id) {
             let _ = self.epoll.delete(connection.stream.fd());
-            self.step(Input::Closed(id));
+            self.closed.push_back(id);
         }
     }
 }
@@ -658,7 +690,7 @@ mod tests {
     use super::*;
     use crate::attributes::Attributes;
     use crate::carriers::Carriers;
-    use crate::directory::protocol::ContextInfo;
+    use crate::directory::protocol::{ContextInfo, VERSION};
     use crate::directory::state::SILENCE_MOST;
     use crate::door::Callers;
     use crate::id::{ContextId, Place, ResourceId};
@@ -735,6 +767,44 @@ mod tests {
         teller
     }
 
+    /// That of a node without others.
+    fn shell(name: &str) -> Shell {
+        let name = format!("{name}-{}", std::process::id());
+        let (node, address) = ("own".into(), ([127, 0, 0, 1], 0).into());
+        let config = ServerConfig { name, node, address, members: Vec::new(), key: None };
+        Shell::new(config).unwrap()
+    }
+
+    /// Goal: however many programs end at once, the server's thread has the stack for it: each is found closed as others are
+    /// told of the one before. Method: all watch one question, each has a resource that answers it, and all are gone when
+    /// the first is found closed.
+    #[test]
+    fn a_thousand_programs_that_end_at_once_are_forgotten() {
+        let mut shell = shell("thousand");
+        for number in 0..1000 {
+            // Its other end is gone at once.
+            let (stream, _) = UnixStream::pair().unwrap();
+            let speaks = Speaks::Requests { user: 0 };
+            let id = shell.connect(Stream::Unix(stream), speaks, None).unwrap();
+            let (context, place) = (ContextId::new(number), Place { slot: 0, generation: 0 });
+            let (node, callers, addresses) = (String::new(), Callers::SameUser, Vec::new());
+            let carriers = Carriers::default();
+            let context = ContextInfo { id: context, node, owner: 0, callers, addresses, carriers };
+            let attributes = Attributes::new();
+            for request in [
+                Request::Hello { version: VERSION, context },
+                Request::Subscribe { number: 1, query: Attributes::new() },
+                Request::Register { number: 2, place, attributes },
+            ] {
+                // Without a word to the program, by which it would be found closed.
+                shell.directory.step(Duration::ZERO, Input::Asked(id, 0, request));
+            }
+        }
+        assert_eq!(found(&shell), 1000);
+        shell.lost(ConnectionId(FIRST_CONNECTION));
+        assert_eq!((found(&shell), shell.connections.len()), (0, 0));
+    }
+
     fn tell(mut teller: &TcpStream, telling: &Telling) {
         let mut bytes = Vec::new();
         encode(telling, &mut bytes);
@@ -757,14 +827,7 @@ mod tests {
     /// A server that was stopped would forget everybody: what they have said meanwhile waits in the kernel.
     #[test]
     fn who_was_held_up_takes_nobody_for_silent() {
-        let config = ServerConfig {
-            name: format!("server-{}", std::process::id()),
-            node: "own".into(),
-            address: ([127, 0, 0, 1], 0).into(),
-            members: Vec::new(),
-            key: None,
-        };
-        let mut shell = Shell::new(config).unwrap();
+        let mut shell = shell("server");
         let teller = teller(&mut shell);
         tell(&teller, &Telling::Alive);
         let arrives = shell.connections.values().map(|connection| connection.stream.fd());
