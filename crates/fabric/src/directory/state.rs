@@ -43,6 +43,8 @@ pub const SILENCE_MOST: Duration = Duration::from_secs(3);
 const NAMED_MOST: usize = 4;
 /// Resources of one context, as many as a context can have.
 const RESOURCES_MOST: usize = crate::inbox::RESOURCES_MOST as usize;
+/// Contexts that one program asks for and are not known yet, while that may change by itself.
+const HELD_BACK_MOST: usize = 65_536;
 /// Subscriptions of one program.
 const SUBSCRIPTIONS_MOST: usize = 65_536;
 /// Addresses of one context: more than a node has networks. All nodes keep them, with each of its resources.
@@ -104,10 +106,14 @@ pub struct Directory {
     address: SocketAddr,
     key: Option<ClusterKey>,
     now: Duration,
+    /// When this run began, which is with its first step.
+    begun: Option<Duration>,
     records: Records,
     questions: Questions<(ConnectionId, u32)>,
     programs: BTreeMap<ConnectionId, Program>,
     contexts: BTreeMap<ContextId, ContextInfo>,
+    /// Who has asked for contexts of which nobody has told yet, and with which question.
+    held_back: BTreeMap<ContextId, Vec<(ConnectionId, u32)>>,
     /// Changes of this node's resources so far.
     change: u64,
     members: Members,
@@ -135,6 +141,8 @@ struct Program {
     context: ContextId,
     places: BTreeSet<Place>,
     subscriptions: BTreeSet<u32>,
+    /// How many of its questions were held back.
+    held_back: usize,
 }
 
 /// A server that is told everything.
@@ -203,10 +211,12 @@ impl Directory {
             address,
             key,
             now: Duration::ZERO,
+            begun: None,
             records: Records::default(),
             questions: Questions::default(),
             programs: BTreeMap::new(),
             contexts: BTreeMap::new(),
+            held_back: BTreeMap::new(),
             change: 0,
             members: Members::new(others),
             listeners: BTreeMap::new(),
@@ -223,6 +233,7 @@ impl Directory {
     /// What to do about `input`, `now` since some moment that stays the same.
     pub fn step(&mut self, now: Duration, input: Input) -> Vec<Output> {
         self.now = self.now.max(now);
+        self.begun.get_or_insert(self.now);
         let mut outputs = Vec::new();
         match input {
             Input::Asked(from, user, request) => self.asked(from, user, request, &mut outputs),
@@ -276,9 +287,7 @@ impl Directory {
                 Ok(())
             }
             Request::Resolve { number, context } => {
-                let found = self.introduce(from, context);
-                outputs.push(Output::Answer(from, Answer::Resolved { number, found }));
-                Ok(())
+                self.resolve(from, number, context, outputs).map_err(|why| (Some(number), why))
             }
         };
         if let Err((number, why)) = why {
@@ -321,6 +330,7 @@ impl Directory {
             context: context.id,
             places: BTreeSet::new(),
             subscriptions: BTreeSet::new(),
+            held_back: 0,
         };
         self.programs.insert(from, program);
         self.contexts.insert(context.id, context.clone());
@@ -330,8 +340,54 @@ impl Directory {
             key: self.key.as_ref().map(|key| key.of_context(context.id)),
         };
         outputs.push(Output::Answer(from, welcome));
+        self.answer_held_back(context.id, outputs);
         self.tell(Change::Opened(context), outputs);
         Ok(())
+    }
+
+    /// Says where a context is. A server that has just begun has not heard yet what others have to tell, and nobody would ask
+    /// again for what is said to be nowhere: that answer is held back until somebody tells of it, or would have.
+    fn resolve(
+        &mut self,
+        from: ConnectionId,
+        number: u32,
+        context: ContextId,
+        outputs: &mut Vec<Output>,
+    ) -> Result<(), String> {
+        let found = self.introduce(from, context);
+        if found.is_none() && self.is_new() {
+            let Some(program) = self.programs.get_mut(&from) else { return Ok(()) };
+            if program.held_back >= HELD_BACK_MOST {
+                return Err(format!("{HELD_BACK_MOST} contexts are waited for, which is the most"));
+            }
+            program.held_back += 1;
+            self.held_back.entry(context).or_default().push((from, number));
+        } else {
+            outputs.push(Output::Answer(from, Answer::Resolved { number, found }));
+        }
+        Ok(())
+    }
+
+    /// Whether servers may be there that this one has not heard in this run. Those that it knows, and those that know it, call
+    /// each other within two seconds.
+    fn is_new(&self) -> bool {
+        self.begun.is_none_or(|begun| self.now.saturating_sub(begun) < SILENCE_MOST)
+    }
+
+    /// Whoever has asked for that context is told where it is, or that it is nowhere.
+    fn answer_held_back(&mut self, context: ContextId, outputs: &mut Vec<Output>) {
+        for (program, number) in self.held_back.remove(&context).unwrap_or_default() {
+            // One that has ended meanwhile hears nothing.
+            let found = self.introduce(program, context);
+            outputs.push(Output::Answer(program, Answer::Resolved { number, found }));
+        }
+    }
+
+    /// What nobody has told of until now is nowhere.
+    fn answer_all_held_back(&mut self, outputs: &mut Vec<Output>) {
+        while let Some(context) = self.held_back.keys().next().copied() {
+            self.answer_held_back(context, outputs);
+        }
     }
 
     /// What the program at `from` has to know to call `context`.
@@ -506,9 +562,11 @@ impl Directory {
                 // What is held of it says where it was, and over what it could be called.
                 let is_other = before.is_some_and(|before| *before != context);
                 let over = if is_other { self.held.take(context.id) } else { Vec::new() };
-                teller.contexts.insert(context.id);
-                self.contexts.insert(context.id, context);
+                let id = context.id;
+                teller.contexts.insert(id);
+                self.contexts.insert(id, context);
                 over.into_iter().for_each(|id| self.vanish(id, outputs));
+                self.answer_held_back(id, outputs);
             }
             Change::Closed(context) => {
                 let its: Vec<_> =
@@ -713,6 +771,9 @@ impl Directory {
         self.let_go(outputs);
         self.cut_off.retain(|_, cut_off| cut_off.until > now);
         self.answer_applied(outputs);
+        if !self.is_new() {
+            self.answer_all_held_back(outputs);
+        }
         outputs.extend(self.listeners.keys().map(|id| Output::Tell(*id, Telling::Alive)));
         let alive = self.alive();
         outputs.extend(self.tellers.keys().map(|id| Output::Hear(*id, alive.clone())));

@@ -419,3 +419,37 @@ fn signs_of_life_name_all_others_in_turn() {
     let all: BTreeSet<_> = (1..=10).map(at).collect();
     assert_eq!(called, all);
 }
+
+/// Goal: right after a server has begun, nobody takes a context of another node for gone. Method: a program asks for two
+/// before others have told anything. One is told of then; that the other one is nowhere is said when all would have spoken,
+/// and from then on at once.
+#[test]
+fn a_server_that_has_just_begun_takes_nothing_for_nowhere() {
+    let (program, other, begun) = (ConnectionId(1), ConnectionId(2), Duration::from_secs(100));
+    let mut directory = Directory::new("n0", 0, at(0), [at(2)], None);
+    let mut told = |now, input| {
+        let answer = |output| match output {
+            Output::Answer(_, Answer::Resolved { number, found }) => {
+                Some((number, found.map(|found| found.context.node)))
+            }
+            _ => None,
+        };
+        directory.step(now, input).into_iter().filter_map(answer).collect::<Vec<_>>()
+    };
+    let hello = Request::Hello { version: VERSION, context: context(1) };
+    told(begun, Input::Asked(program, 0, hello));
+    let ask = |number, context| {
+        let context = ContextId::new(context);
+        Input::Asked(program, 0, Request::Resolve { number, context })
+    };
+    assert_eq!(told(begun, ask(1, 1)), [(1, Some("n0".into()))], "its own is here");
+    assert_eq!(told(begun, ask(2, 2)), []);
+    assert_eq!(told(begun, ask(3, 3)), []);
+    let (soon, heard) = (begun + ALIVE_EVERY, Some("n2".to_owned()));
+    assert_eq!(told(soon, Input::Told(other, run(1, 0, &[]))), [(2, heard.clone())]);
+    assert_eq!(told(soon, ask(4, 2)), [(4, heard)]);
+    let over = begun + SILENCE_MOST;
+    assert_eq!(told(over - Duration::from_nanos(1), Input::Tick), []);
+    assert_eq!(told(over, Input::Tick), [(3, None)]);
+    assert_eq!(told(over, ask(5, 3)), [(5, None)]);
+}
