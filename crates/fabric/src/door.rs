@@ -4,6 +4,10 @@
 //! when one is shown. These are Kerberos' tickets without their times: what a context was given ends with it,
 //! since its name is never used twice.
 //!
+//! Programs choose names of contexts, and everybody can read them. So a key is that of a name and of the user who has it: who
+//! takes another's name gets another key. And whose it is, when two have it, is who had it first: a context keeps a claim, by
+//! which any daemon knows since when its user has it, whatever became of the daemon that has written it.
+//!
 //! Users are numbers that mean the same on every node, as file systems and schedulers of clusters have it.
 
 use crate::id::ContextId;
@@ -12,6 +16,7 @@ use keeptime_model::Invalid;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 /// Bytes of a key, and of what is made with one.
 pub const KEY: usize = 32;
@@ -33,6 +38,15 @@ pub struct Pass {
     /// The caller's user, as the kernel has told its daemon.
     pub user: u32,
     /// That its daemon has the cluster's key.
+    pub proof: [u8; KEY],
+}
+
+/// Since when a context is its user's. Its daemon has given it, and it shows it to the next one.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// Since when, by the clock of the daemon that has written it: since 1970.
+    pub since: Duration,
+    /// That this one has the cluster's key.
     pub proof: [u8; KEY],
 }
 
@@ -79,9 +93,24 @@ impl ClusterKey {
         Ok(Self(crate::random_bytes()?))
     }
 
-    /// The key of a context.
-    pub fn of_context(&self, context: ContextId) -> ContextKey {
-        ContextKey(self.derive(b"context", &[&context.number().to_le_bytes()]))
+    /// The key of a context of this user.
+    pub fn of_context(&self, context: ContextId, owner: u32) -> ContextKey {
+        let parts: [&[u8]; 2] = [&context.number().to_le_bytes(), &owner.to_le_bytes()];
+        ContextKey(self.derive(b"context", &parts))
+    }
+
+    /// A claim: that `context` is this user's since then.
+    pub fn claim(&self, context: ContextId, owner: u32, since: Duration) -> Claim {
+        let (context, owner) = (context.number().to_le_bytes(), owner.to_le_bytes());
+        let nanos = since.as_nanos().to_le_bytes();
+        Claim { since, proof: self.derive(b"claim", &[&context, &owner, &nanos]) }
+    }
+
+    /// Whether a daemon that has this key has written `claim` for `context`, of this user.
+    pub fn upholds(&self, claim: &Claim, context: ContextId, owner: u32) -> bool {
+        // The comparison takes the same time wherever they differ.
+        let proof = self.claim(context, owner, claim.since).proof;
+        Hash::from_bytes(proof) == Hash::from_bytes(claim.proof)
     }
 
     /// A key for what `purpose` says, which has a fixed length, and `parts`, which have too.
@@ -136,6 +165,12 @@ impl fmt::Debug for ContextKey {
     }
 }
 
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claim").field("since", &self.since).finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for Pass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pass").field("user", &self.user).finish_non_exhaustive()
@@ -153,12 +188,30 @@ mod tests {
     #[test]
     fn a_pass_is_for_one_caller_of_one_user_to_one_context_of_one_cluster() {
         let [here, there, third] = [1, 2, 3].map(ContextId::new);
-        let pass = key("a").of_context(there).pass(here, 1000);
-        assert!(key("a").of_context(there).knows(&pass, here));
-        assert!(!key("a").of_context(third).knows(&pass, here));
-        assert!(!key("a").of_context(there).knows(&pass, third));
-        assert!(!key("b").of_context(there).knows(&pass, here));
-        assert!(!key("a").of_context(there).knows(&Pass { user: 0, ..pass }, here));
+        let pass = key("a").of_context(there, 7).pass(here, 1000);
+        assert!(key("a").of_context(there, 7).knows(&pass, here));
+        assert!(!key("a").of_context(third, 7).knows(&pass, here));
+        assert!(!key("a").of_context(there, 7).knows(&pass, third));
+        assert!(!key("b").of_context(there, 7).knows(&pass, here));
+        assert!(!key("a").of_context(there, 7).knows(&Pass { user: 0, ..pass }, here));
+        // Nor does one that another user who has taken its name can make.
+        assert!(
+            !key("a")
+                .of_context(there, 7)
+                .knows(&key("a").of_context(there, 8).pass(here, 1000), here)
+        );
+    }
+
+    #[test]
+    fn a_claim_is_of_one_user_to_one_context_since_one_moment() {
+        let [here, there] = [1, 2].map(ContextId::new);
+        let second = Duration::from_secs(1);
+        let claim = key("a").claim(here, 7, second);
+        assert!(key("a").upholds(&claim, here, 7));
+        assert!(!key("a").upholds(&claim, there, 7));
+        assert!(!key("a").upholds(&claim, here, 8));
+        assert!(!key("b").upholds(&claim, here, 7));
+        assert!(!key("a").upholds(&Claim { since: Duration::ZERO, ..claim }, here, 7));
     }
 
     #[test]
@@ -175,8 +228,11 @@ mod tests {
         assert!(error.to_string().contains("at least 32 bytes"), "{error}");
         assert!(!error.to_string().contains("short"), "{error}");
         let key = ClusterKey::from_text(&ClusterKey::new_text().unwrap()).unwrap();
-        let context = key.of_context(ContextId::new(1));
-        let shown = format!("{key:?} {context:?} {:?}", context.pass(ContextId::new(2), 7));
-        assert_eq!(shown, "ClusterKey ContextKey Pass { user: 7, .. }");
+        let context = key.of_context(ContextId::new(1), 7);
+        let claim = key.claim(ContextId::new(1), 7, Duration::from_secs(1));
+        let shown =
+            format!("{key:?} {context:?} {:?} {claim:?}", context.pass(ContextId::new(2), 7));
+        let wanted = "ClusterKey ContextKey Pass { user: 7, .. } Claim { since: 1s, .. }";
+        assert_eq!(shown, wanted);
     }
 }

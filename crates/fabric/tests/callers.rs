@@ -150,14 +150,14 @@ fn nobody_makes_up_who_calls() {
     let records = context.find(attrs! { "a" => "b" }).all().unwrap();
     let address = records[0].home.addresses.iter().find(|a| a.ip().is_loopback()).unwrap();
     let to = receiver.id().context;
-    let other = key("not the key of this cluster's daemons").of_context(to);
     let user = nix::unistd::geteuid().as_raw();
+    let other = key("not the key of this cluster's daemons").of_context(to, user);
     for pass in [None, Some(Pass { user, proof: [7; 32] }), Some(other.pass(own, user))] {
         assert!(is_closed(intrude(address, own, receiver.id(), pass, 1)), "{pass:?}");
         assert!(receiver.try_recv(Match::any()).unwrap().is_none());
     }
     // With what its daemon would write it is let in: it is the pass that makes the difference.
-    let right = key("the key of all nodes of all tests").of_context(to);
+    let right = key("the key of all nodes of all tests").of_context(to, user);
     let _intruder = intrude(address, own, receiver.id(), Some(right.pass(own, user)), 1);
     assert_eq!(receiver.recv(Match::any()).unwrap().data, b"bad");
 }

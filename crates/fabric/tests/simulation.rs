@@ -366,7 +366,7 @@ impl World {
             addresses: Vec::new(),
             carriers: carriers(context),
         };
-        let hello = Request::Hello { version: VERSION, context: info };
+        let hello = Request::Hello { version: VERSION, context: info, claim: None };
         self.step(node, Input::Asked(connection, USER, hello));
         for place in registered {
             let request = registration(place);

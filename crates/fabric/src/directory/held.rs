@@ -37,6 +37,11 @@ impl Held {
         self.resources.extend(resources.into_iter().map(|id| (id, hold)));
     }
 
+    /// Whether that context is held.
+    pub fn has(&self, context: ContextId) -> bool {
+        self.contexts.contains_key(&context)
+    }
+
     /// That context is told of again. Whether it was held.
     pub fn reopen(&mut self, context: ContextId) -> bool {
         self.contexts.remove(&context).is_some()

@@ -4,15 +4,16 @@
 
 use crate::attributes::Attributes;
 use crate::carriers::Carriers;
-use crate::door::{Callers, ContextKey, Pass};
+use crate::door::{Callers, Claim, ContextKey, Pass};
 use crate::id::{ContextId, Place, ResourceId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use std::time::Duration;
 use thiserror::Error;
 
 /// The version of all of it.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// Longest message: the records of some hundred thousand resources.
 pub const MESSAGE_MOST: usize = 64 << 20;
 const LENGTH: usize = 4;
@@ -63,6 +64,8 @@ pub enum Request {
         version: u16,
         /// Who asks.
         context: ContextInfo,
+        /// What the server before this one has given it.
+        claim: Option<Claim>,
     },
     /// A resource is there; answered when every server knows.
     Register {
@@ -118,6 +121,8 @@ pub enum Answer {
         owner: u32,
         /// What its callers are known by; none if everybody is to be believed.
         key: Option<ContextKey>,
+        /// What it is to show the next server; none if daemons have no key.
+        claim: Option<Claim>,
     },
     /// That cannot be.
     Refused {
@@ -164,8 +169,8 @@ pub enum Answer {
 /// What happened on one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// A context was opened.
-    Opened(ContextInfo),
+    /// A context was opened, and is its user's since then, which is since 1970.
+    Opened(ContextInfo, Duration),
     /// A context is no more, and its resources with it.
     Closed(ContextId),
     /// A resource was registered.
@@ -188,8 +193,8 @@ pub enum Telling {
         address: SocketAddr,
         /// How many changes there were before.
         change: u64,
-        /// All contexts.
-        contexts: Vec<ContextInfo>,
+        /// All contexts, and since when they are their users'.
+        contexts: Vec<(ContextInfo, Duration)>,
         /// All resources.
         resources: Vec<(ResourceId, Attributes)>,
     },
@@ -218,6 +223,13 @@ pub enum Heard {
     Refused {
         /// Why.
         why: String,
+    },
+    /// A context that was opened has a name that another had first: that it is opened is not taken over.
+    Denied {
+        /// Which.
+        context: ContextId,
+        /// Since when it is its user's, as that was told.
+        since: Duration,
     },
     /// Every program of that node that asks is answered with all changes up to this one.
     Applied {

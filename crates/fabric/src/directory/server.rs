@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
 /// Bytes that wait for one connection at most: a little more than the longest message. Who does not
@@ -118,6 +118,8 @@ struct Shell {
     address: SocketAddr,
     key: Option<ClusterKey>,
     start: Instant,
+    /// When that was, since 1970.
+    epoch: Duration,
     /// When time last passed for the state.
     ticked: Instant,
     epoll: Epoll,
@@ -198,6 +200,8 @@ impl Shell {
             address,
             key,
             start: now,
+            // A clock that is before 1970 is not set.
+            epoch: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
             ticked: now,
             epoll,
             programs,
@@ -384,7 +388,7 @@ impl Shell {
     /// Has something happen to the state, and says what it has to say. Connections that are found closed by that wait in
     /// their queue.
     fn apply(&mut self, input: Input) {
-        let now = self.start.elapsed();
+        let now = self.epoch + self.start.elapsed();
         let mut written = Vec::new();
         for output in self.directory.step(now, input) {
             match output {
@@ -755,7 +759,7 @@ mod tests {
             incarnation: 7,
             address: ([127, 0, 0, 1], 1).into(),
             change: 0,
-            contexts: vec![context],
+            contexts: vec![(context, Duration::ZERO)],
             resources: vec![(ResourceId { context: id, place }, Attributes::new())],
         };
         tell(&teller, &snapshot);
@@ -792,7 +796,7 @@ mod tests {
             let context = ContextInfo { id: context, node, owner: 0, callers, addresses, carriers };
             let attributes = Attributes::new();
             for request in [
-                Request::Hello { version: VERSION, context },
+                Request::Hello { version: VERSION, context, claim: None },
                 Request::Subscribe { number: 1, query: Attributes::new() },
                 Request::Register { number: 2, place, attributes },
             ] {

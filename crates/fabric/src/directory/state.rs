@@ -14,7 +14,8 @@
 //! Programs keep what they asked as a subscription and are told each change of its answer. That is
 //! a watch, and a cache that is never stale for longer than a message takes; of a node that is cut off
 //! or silent, for [`SILENCE_MOST`]. Names are given once, so that what is stale leads to an error, and
-//! to nobody else.
+//! to nobody else. Names are chosen by programs, which may take one that another has, or has had: whoever had it first has it,
+//! on all nodes, and who came later is refused (`door`).
 
 use super::held::{Held, Hold};
 use super::members::Members;
@@ -23,7 +24,7 @@ use super::protocol::{
 };
 use super::records::{Questions, Records};
 use crate::attributes::Attributes;
-use crate::door::ClusterKey;
+use crate::door::{Claim, ClusterKey};
 use crate::id::{ContextId, Place, ResourceId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -111,7 +112,9 @@ pub struct Directory {
     records: Records,
     questions: Questions<(ConnectionId, u32)>,
     programs: BTreeMap<ConnectionId, Program>,
-    contexts: BTreeMap<ContextId, ContextInfo>,
+    contexts: BTreeMap<ContextId, Known>,
+    /// Whose contexts were that have ended, and until when no other user has the name of one.
+    left: BTreeMap<ContextId, (Precedence, Duration)>,
     /// Who has asked for contexts of which nobody has told yet, and with which question.
     held_back: BTreeMap<ContextId, Vec<(ConnectionId, u32)>>,
     /// Changes of this node's resources so far.
@@ -134,6 +137,17 @@ pub struct Directory {
     /// Where a server refuses this one, and why.
     refused: Option<(SocketAddr, String)>,
 }
+
+/// A context, and since when it is its user's.
+#[derive(Debug, Clone)]
+struct Known {
+    info: ContextInfo,
+    since: Duration,
+}
+
+/// Who had a name first, which all servers find alike: less is before. Two users have no name at the same moment but by a
+/// chance that somebody has to decide.
+type Precedence = (Duration, u32);
 
 /// A program of this node.
 #[derive(Debug)]
@@ -180,6 +194,12 @@ struct Teller {
     heard: Duration,
 }
 
+impl Known {
+    fn precedence(&self) -> Precedence {
+        (self.since, self.info.owner)
+    }
+}
+
 impl Listener {
     /// Whether it is known to be the server of that node.
     fn is_of(&self, node: &str) -> bool {
@@ -188,6 +208,15 @@ impl Listener {
 }
 
 impl Teller {
+    /// It has that context no more: which resources that had.
+    fn forget(&mut self, context: ContextId) -> Vec<ResourceId> {
+        self.contexts.remove(&context);
+        let its = self.resources.iter().filter(|id| id.context == context);
+        let its: Vec<_> = its.copied().collect();
+        self.resources.retain(|id| id.context != context);
+        its
+    }
+
     /// How others are told of it.
     fn named(&self) -> (String, SocketAddr) {
         (self.node.clone(), self.address)
@@ -216,6 +245,7 @@ impl Directory {
             questions: Questions::default(),
             programs: BTreeMap::new(),
             contexts: BTreeMap::new(),
+            left: BTreeMap::new(),
             held_back: BTreeMap::new(),
             change: 0,
             members: Members::new(others),
@@ -230,7 +260,8 @@ impl Directory {
         }
     }
 
-    /// What to do about `input`, `now` since some moment that stays the same.
+    /// What to do about `input`, `now` since 1970. That never goes back; how far it is from what others say shows in nothing
+    /// but who of two had a name first.
     pub fn step(&mut self, now: Duration, input: Input) -> Vec<Output> {
         self.now = self.now.max(now);
         self.begun.get_or_insert(self.now);
@@ -267,9 +298,12 @@ impl Directory {
     ) {
         let known = self.programs.contains_key(&from);
         let why = match request {
-            Request::Hello { version, context } if !known => {
-                self.hello(from, version, ContextInfo { owner: user, ..context }, outputs)
+            Request::Hello { version, .. } if !known && version != VERSION => {
+                Err((None, other_version(version)))
             }
+            Request::Hello { context, claim, .. } if !known => self
+                .hello(from, ContextInfo { owner: user, ..context }, claim, outputs)
+                .map_err(|why| (None, why)),
             _ if !known => Err((None, "the first message has to be a hello".into())),
             Request::Hello { .. } => Err((None, "a second hello".into())),
             Request::Register { number, place, attributes } => self
@@ -313,19 +347,17 @@ impl Directory {
     fn hello(
         &mut self,
         from: ConnectionId,
-        version: u16,
         context: ContextInfo,
+        claim: Option<Claim>,
         outputs: &mut Vec<Output>,
-    ) -> Result<(), (Option<u32>, String)> {
-        let refuse = |why: String| Err((None, why));
-        if version != VERSION {
-            return refuse(other_version(version));
-        }
-        if self.contexts.contains_key(&context.id) {
-            return refuse(format!("context {} is open already", context.id));
-        }
+    ) -> Result<(), String> {
         let mut context = ContextInfo { node: self.node.clone(), ..context };
         context.addresses.truncate(ADDRESSES_MOST);
+        let opened = Known { since: self.since(&context, claim), info: context.clone() };
+        self.may_open(&opened)?;
+        if self.contexts.contains_key(&context.id) {
+            self.displace(context.id, outputs);
+        }
         let program = Program {
             context: context.id,
             places: BTreeSet::new(),
@@ -333,16 +365,70 @@ impl Directory {
             held_back: 0,
         };
         self.programs.insert(from, program);
-        self.contexts.insert(context.id, context.clone());
+        let (id, owner, since) = (context.id, context.owner, opened.since);
+        self.contexts.insert(id, opened);
         let welcome = Answer::Welcome {
             node: self.node.clone(),
-            owner: context.owner,
-            key: self.key.as_ref().map(|key| key.of_context(context.id)),
+            owner,
+            key: self.key.as_ref().map(|key| key.of_context(id, owner)),
+            claim: self.key.as_ref().map(|key| key.claim(id, owner, since)),
         };
         outputs.push(Output::Answer(from, welcome));
-        self.answer_held_back(context.id, outputs);
-        self.tell(Change::Opened(context), outputs);
+        self.answer_held_back(id, outputs);
+        self.tell(Change::Opened(context, since), outputs);
         Ok(())
+    }
+
+    /// Since when that context of a program is its user's: as a server has written that has the cluster's key, or since now.
+    fn since(&self, context: &ContextInfo, claim: Option<Claim>) -> Duration {
+        let key = self.key.as_ref();
+        let is_upheld =
+            |claim: &Claim| key.is_some_and(|key| key.upholds(claim, context.id, context.owner));
+        claim.filter(is_upheld).map_or(self.now, |claim| claim.since)
+    }
+
+    /// Whether a program of this node may have that context: nobody has, or had a moment ago, one of that name who had it first.
+    fn may_open(&self, opened: &Known) -> Result<(), String> {
+        let (id, own) = (opened.info.id, opened.precedence());
+        if self.contexts.get(&id).is_some_and(|before| before.precedence() <= own) {
+            return Err(format!("context {id} is open already"));
+        }
+        match self.left.get(&id) {
+            Some((before, _)) if *before < own && before.1 != own.1 => {
+                Err(format!("context {id} was another user's a moment ago"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// That context is no more: another had its name first. Its program, if that is of this node, is told so.
+    fn displace(&mut self, id: ContextId, outputs: &mut Vec<Output>) {
+        if self.refuse_context(id, outputs) {
+            return;
+        }
+        self.held.reopen(id);
+        let mut its = self.held.take(id);
+        for teller in self.tellers.values_mut().filter(|teller| teller.contexts.contains(&id)) {
+            its.extend(teller.forget(id));
+        }
+        self.contexts.remove(&id);
+        its.into_iter().for_each(|id| self.vanish(id, outputs));
+    }
+
+    /// Refuses the program of this node whose context that is, as another had its name first. Whether there is one.
+    fn refuse_context(&mut self, id: ContextId, outputs: &mut Vec<Output>) -> bool {
+        let program = self.programs.iter().find(|(_, program)| program.context == id);
+        let Some(program) = program.map(|(program, _)| *program) else { return false };
+        self.refuse(program, None, format!("another had context {id} first"), outputs);
+        true
+    }
+
+    /// That context has ended. Its name is no other user's for a while, in which it may still be called by it.
+    fn leave(&mut self, id: ContextId) {
+        if let Some(known) = self.contexts.remove(&id) {
+            let until = self.now.saturating_add(SILENCE_MOST);
+            self.left.insert(id, (known.precedence(), until));
+        }
     }
 
     /// Says where a context is. A server that has just begun has not heard yet what others have to tell, and nobody would ask
@@ -392,9 +478,9 @@ impl Directory {
 
     /// What the program at `from` has to know to call `context`.
     fn introduce(&self, from: ConnectionId, context: ContextId) -> Option<Introduction> {
-        let info = self.contexts.get(&context)?;
-        let caller = self.contexts.get(&self.programs.get(&from)?.context)?;
-        let key = self.key.as_ref().map(|key| key.of_context(context));
+        let info = &self.contexts.get(&context)?.info;
+        let caller = &self.contexts.get(&self.programs.get(&from)?.context)?.info;
+        let key = self.key.as_ref().map(|key| key.of_context(context, info.owner));
         let pass = key.map(|key| key.pass(caller.id, caller.owner));
         Some(Introduction { context: info.clone(), pass })
     }
@@ -419,7 +505,7 @@ impl Directory {
             return Err(format!("{place} is registered already"));
         }
         let id = ResourceId { context: program.context, place };
-        let home = self.contexts[&id.context].clone();
+        let home = self.contexts[&id.context].info.clone();
         self.appear(Record { id, attributes: attributes.clone(), home }, outputs);
         self.tell(Change::Registered(id, attributes), outputs);
         self.answer_when_applied(from, number, outputs);
@@ -514,7 +600,7 @@ impl Directory {
                 };
                 self.tellers.insert(from, teller);
                 self.callers.remove(&from);
-                let contexts = contexts.into_iter().map(Change::Opened);
+                let contexts = contexts.into_iter().map(|(c, since)| Change::Opened(c, since));
                 let resources = resources.into_iter().map(|(id, a)| Change::Registered(id, a));
                 contexts.chain(resources).for_each(|what| self.apply(from, what, outputs));
                 if !self.tellers.contains_key(&from) {
@@ -552,40 +638,31 @@ impl Directory {
     fn apply(&mut self, from: ConnectionId, what: Change, outputs: &mut Vec<Output>) {
         let Some(teller) = self.tellers.get_mut(&from) else { return };
         match what {
-            Change::Opened(context) => {
-                let context = ContextInfo { node: teller.node.clone(), ..context };
-                let is_held = self.held.reopen(context.id);
-                let before = self.contexts.get(&context.id);
-                if !is_held && before.is_some_and(|before| before.node != context.node) {
-                    return self.hang_up(from, outputs);
-                }
-                // What is held of it says where it was, and over what it could be called.
-                let is_other = before.is_some_and(|before| *before != context);
-                let over = if is_other { self.held.take(context.id) } else { Vec::new() };
-                let id = context.id;
-                teller.contexts.insert(id);
-                self.contexts.insert(id, context);
-                over.into_iter().for_each(|id| self.vanish(id, outputs));
-                self.answer_held_back(id, outputs);
+            Change::Opened(context, since) => {
+                let info = ContextInfo { node: teller.node.clone(), ..context };
+                self.opened(from, Known { info, since }, outputs);
             }
             Change::Closed(context) => {
-                let its: Vec<_> =
-                    teller.resources.iter().filter(|id| id.context == context).copied().collect();
-                teller.resources.retain(|id| id.context != context);
+                let is_its = teller.contexts.contains(&context);
+                let its = teller.forget(context);
                 let mut held = Vec::new();
-                if teller.contexts.remove(&context) {
-                    self.contexts.remove(&context);
+                if is_its {
+                    self.leave(context);
                     // What its program had registered before its server was started again.
                     held = self.held.take(context);
                 }
                 its.into_iter().chain(held).for_each(|id| self.vanish(id, outputs));
             }
             Change::Registered(id, attributes) => {
-                if attributes.check().is_err() || !teller.contexts.contains(&id.context) {
+                if attributes.check().is_err() {
                     return self.hang_up(from, outputs);
                 }
+                if !teller.contexts.contains(&id.context) {
+                    // It was denied, and the other server did not know that yet.
+                    return;
+                }
                 teller.resources.insert(id);
-                let home = self.contexts[&id.context].clone();
+                let home = self.contexts[&id.context].info.clone();
                 let record = Record { id, attributes, home };
                 if self.held.reclaim(id) {
                     self.come_back(record, outputs);
@@ -599,6 +676,42 @@ impl Directory {
                 }
             }
         }
+    }
+
+    /// A context is opened on another node, unless somebody else had its name first. Then that context alone is not, and its
+    /// own server closes it: on all servers the same one stays, in whatever order they hear of both.
+    fn opened(&mut self, from: ConnectionId, opened: Known, outputs: &mut Vec<Output>) {
+        let id = opened.info.id;
+        if let Some(before) =
+            self.contexts.get(&id).filter(|before| self.is_another(before, &opened))
+        {
+            if before.precedence() < opened.precedence() {
+                let node = &opened.info.node;
+                let why = format!("context {id} on {node}: another had that name first");
+                outputs.push(Output::Complain(why));
+                let since = opened.since;
+                outputs.push(Output::Hear(from, Heard::Denied { context: id, since }));
+                return;
+            }
+            self.displace(id, outputs);
+        }
+        let Some(teller) = self.tellers.get_mut(&from) else { return };
+        teller.contexts.insert(id);
+        self.held.reopen(id);
+        let before = self.contexts.insert(id, opened);
+        // What is held of it says where it was, and over what it could be called.
+        if before.is_some_and(|before| before.info != self.contexts[&id].info) {
+            let over = self.held.take(id);
+            over.into_iter().for_each(|id| self.vanish(id, outputs));
+        }
+        self.answer_held_back(id, outputs);
+    }
+
+    /// Whether a context that was known is not the same as one of its name that is opened: its node says what it has; and if
+    /// that is cut off, its user may have it elsewhere, as on a node that has another name now.
+    fn is_another(&self, before: &Known, opened: &Known) -> bool {
+        let is_moved = self.held.has(opened.info.id) && before.info.owner == opened.info.owner;
+        before.info.node != opened.info.node && !is_moved
     }
 
     fn heard(&mut self, from: ConnectionId, heard: Heard, outputs: &mut Vec<Output>) {
@@ -618,6 +731,12 @@ impl Directory {
             Heard::Applied { change } => {
                 listener.applied = change.min(self.change);
                 self.answer_applied(outputs);
+            }
+            Heard::Denied { context, since } => {
+                // Its program may have ended meanwhile, and another have the name.
+                if self.contexts.get(&context).is_some_and(|known| known.since == since) {
+                    self.refuse_context(context, outputs);
+                }
             }
             Heard::Refused { why } => {
                 let address = listener.address;
@@ -667,7 +786,8 @@ impl Directory {
         self.listeners.insert(connection, listener);
         self.members.connected(address, self.now);
         let own: BTreeSet<_> = self.programs.values().map(|program| program.context).collect();
-        let contexts = own.iter().map(|id| self.contexts[id].clone()).collect();
+        let known = own.iter().map(|id| &self.contexts[id]);
+        let contexts = known.map(|known| (known.info.clone(), known.since)).collect();
         let all = self.records.find(&Attributes::new()).into_iter();
         let resources = all
             .filter(|record| own.contains(&record.id.context))
@@ -722,7 +842,7 @@ impl Directory {
             for number in program.subscriptions {
                 self.questions.remove((connection, number));
             }
-            self.contexts.remove(&program.context);
+            self.leave(program.context);
             for place in program.places {
                 self.vanish(ResourceId { context: program.context, place }, outputs);
             }
@@ -770,6 +890,7 @@ impl Directory {
         dead.into_iter().for_each(|connection| self.hang_up(connection, outputs));
         self.let_go(outputs);
         self.cut_off.retain(|_, cut_off| cut_off.until > now);
+        self.left.retain(|_, (_, until)| *until > now);
         self.answer_applied(outputs);
         if !self.is_new() {
             self.answer_all_held_back(outputs);
@@ -823,7 +944,7 @@ impl Directory {
         outputs: &mut Vec<Output>,
     ) {
         resources.into_iter().for_each(|id| self.vanish(id, outputs));
-        contexts.iter().for_each(|id| drop(self.contexts.remove(id)));
+        contexts.into_iter().for_each(|id| self.leave(id));
     }
 
     /// A resource is no more: whoever asked is told.

@@ -103,7 +103,8 @@ impl Shared {
 impl State {
     /// Says everything that a server has to know which has heard nothing yet.
     fn say_everything(&mut self, context: &ContextInfo) {
-        self.connection.say(&Request::Hello { version: VERSION, context: context.clone() });
+        let (context, claim) = (context.clone(), self.standing.welcome().and_then(|w| w.claim));
+        self.connection.say(&Request::Hello { version: VERSION, context, claim });
         self.registrations.reject_all();
         self.say_rejected();
         self.subscriptions.begin_settling();

@@ -88,8 +88,8 @@ impl State {
 
     pub(super) fn hear(&mut self, answer: Answer) {
         match answer {
-            Answer::Welcome { node, owner, key } => {
-                self.standing.welcomed(Welcome { node, owner, key });
+            Answer::Welcome { node, owner, key, claim } => {
+                self.standing.welcomed(Welcome { node, owner, key, claim });
             }
             Answer::Refused { number: None, why } => self.standing.refused(why),
             Answer::Refused { number: Some(number), why } => self.answered(number, Err(why)),

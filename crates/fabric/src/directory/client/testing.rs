@@ -28,7 +28,7 @@ pub(super) fn accept(listener: &UnixListener) -> UnixStream {
 }
 
 pub(super) fn welcome() -> Answer {
-    Answer::Welcome { node: "n0".into(), owner: 0, key: None }
+    Answer::Welcome { node: "n0".into(), owner: 0, key: None, claim: None }
 }
 
 pub(super) fn say(stream: &mut UnixStream, answers: &[Answer]) {

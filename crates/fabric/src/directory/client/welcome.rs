@@ -2,7 +2,7 @@
 
 use super::asking::{DirectoryError, answer_by};
 use super::state::Shared;
-use crate::door::ContextKey;
+use crate::door::{Claim, ContextKey};
 
 /// What the server has said of this program.
 #[derive(Debug, Clone)]
@@ -13,6 +13,8 @@ pub struct Welcome {
     pub owner: u32,
     /// What its callers are known by; none if everybody is to be believed.
     pub key: Option<ContextKey>,
+    /// What the next server is shown; none if daemons have no key.
+    pub claim: Option<Claim>,
 }
 
 /// How this program stands with its servers.

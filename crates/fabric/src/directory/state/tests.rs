@@ -21,18 +21,8 @@ fn context(number: u64) -> ContextInfo {
     ContextInfo { id, node, owner: 0, callers, addresses, carriers }
 }
 
-/// It would confirm registers to its programs which this server knows nothing of.
-#[test]
-fn who_tells_what_cannot_be_is_not_welcome() {
-    let (program, other) = (ConnectionId(1), ConnectionId(2));
-    let mut directory = Directory::new("n0", 0, at(0), [], None);
-    let hello = Request::Hello { version: VERSION, context: context(1) };
-    directory.step(Duration::ZERO, Input::Asked(program, 0, hello));
-    let mut told = snapshot(2);
-    let Telling::Snapshot { contexts, .. } = &mut told else { unreachable!() };
-    contexts.push(context(1));
-    let outputs = directory.step(Duration::ZERO, Input::Told(other, told));
-    assert_eq!(outputs, [Output::Close(other)]);
+fn hello(number: u64) -> Request {
+    Request::Hello { version: VERSION, context: context(number), claim: None }
 }
 
 /// A directory with a program that asks for everything, and what it is told of each input.
@@ -42,7 +32,7 @@ impl Asked {
     fn new() -> Self {
         let mut asked = Self(Directory::new("n0", 0, at(0), [], None));
         let from = ConnectionId(1);
-        let hello = Request::Hello { version: VERSION, context: context(1) };
+        let hello = hello(1);
         let everything = Request::Subscribe { number: 1, query: Attributes::new() };
         for request in [hello, everything] {
             asked.told(Duration::ZERO, Input::Asked(from, 0, request));
@@ -74,7 +64,7 @@ fn run(incarnation: u64, owner: u32, slots: &[u32]) -> Telling {
         unreachable!()
     };
     *run = incarnation;
-    contexts.push(ContextInfo { owner, ..context(2) });
+    contexts.push((ContextInfo { owner, ..context(2) }, Duration::ZERO));
     resources.extend(slots.iter().map(|slot| (resource(*slot), Attributes::new())));
     told
 }
@@ -184,7 +174,7 @@ fn so_many_addresses_of_a_context_are_kept_and_no_more() {
     let (node, callers) = (String::new(), Callers::SameUser);
     let (carriers, all) = (Carriers::default().with(Protocol::Ucx), addresses.clone());
     let context = ContextInfo { id, node, owner: 0, callers, addresses: all, carriers };
-    say(Request::Hello { version: VERSION, context });
+    say(Request::Hello { version: VERSION, context, claim: None });
     let outputs = say(Request::Resolve { number: 1, context: id });
     let [Output::Answer(_, Answer::Resolved { found: Some(found), .. })] = &outputs[..] else {
         panic!("{outputs:?}")
@@ -224,7 +214,7 @@ fn a_caller_that_tells_nothing_is_not_kept() {
 fn who_refuses_and_is_gone_refuses_no_more() {
     let (program, listener) = (ConnectionId(1), ConnectionId(2));
     let mut directory = Directory::new("n0", 0, at(0), [at(1)], None);
-    let hello = Request::Hello { version: VERSION, context: context(1) };
+    let hello = hello(1);
     directory.step(Duration::ZERO, Input::Asked(program, 0, hello));
     directory.step(Duration::ZERO, Input::Tick);
     let dialed = Input::Dialed { address: at(1), connection: listener, reached_at: at(0) };
@@ -253,7 +243,7 @@ impl Tells {
 
     fn new() -> Self {
         let mut tells = Self(Directory::new("n0", 0, at(0), [], None));
-        let hello = Request::Hello { version: VERSION, context: context(1) };
+        let hello = hello(1);
         tells.says(Duration::ZERO, Input::Asked(Self::PROGRAM, 0, hello));
         tells
     }
@@ -436,7 +426,7 @@ fn a_server_that_has_just_begun_takes_nothing_for_nowhere() {
         };
         directory.step(now, input).into_iter().filter_map(answer).collect::<Vec<_>>()
     };
-    let hello = Request::Hello { version: VERSION, context: context(1) };
+    let hello = hello(1);
     told(begun, Input::Asked(program, 0, hello));
     let ask = |number, context| {
         let context = ContextId::new(context);
@@ -452,4 +442,168 @@ fn a_server_that_has_just_begun_takes_nothing_for_nowhere() {
     assert_eq!(told(over - Duration::from_nanos(1), Input::Tick), []);
     assert_eq!(told(over, Input::Tick), [(3, None)]);
     assert_eq!(told(over, ask(5, 3)), [(5, None)]);
+}
+
+/// Servers of two nodes, of one cluster's key.
+struct Pair([Directory; 2]);
+
+impl Pair {
+    const CLUSTER: &str = "the key of all nodes of this cluster";
+    /// The connection on which each tells the other one.
+    const LINK: ConnectionId = ConnectionId(1000);
+
+    fn new() -> Self {
+        let key = || Some(ClusterKey::from_text(Self::CLUSTER).unwrap());
+        Self([0, 1].map(|node| Directory::new(format!("n{node}"), node, at(node), [], key())))
+    }
+
+    /// What becomes of the programs of a node, and of all that its server has to tell the other one, and hears of that.
+    fn step(&mut self, node: usize, now: Duration, input: Input) -> Vec<(ConnectionId, Answer)> {
+        let mut answers = Vec::new();
+        for output in self.0[node].step(now, input) {
+            match output {
+                Output::Answer(to, answer) => answers.push((to, answer)),
+                Output::Tell(_, telling) => {
+                    answers.extend(self.step(
+                        1 - node,
+                        now,
+                        Input::Told(ConnectionId(1001), telling),
+                    ));
+                }
+                Output::Hear(_, heard) => {
+                    answers.extend(self.step(1 - node, now, Input::Heard(Self::LINK, heard)));
+                }
+                _ => {}
+            }
+        }
+        answers
+    }
+
+    /// Connects both, each of which tells the other one all that it has.
+    fn meet(&mut self, now: Duration) -> Vec<(ConnectionId, Answer)> {
+        let dials = |pair: &mut Self, node: usize| {
+            let (address, reached_at) = (at(1 - node as u64), at(node as u64));
+            let dialed = Input::Dialed { address, connection: Self::LINK, reached_at };
+            pair.step(node, now, dialed)
+        };
+        [dials(self, 0), dials(self, 1)].concat()
+    }
+
+    /// Says hello for context 1, and registers a resource in it if that is taken.
+    fn opens(&mut self, node: usize, now: Duration, as_whom: As) -> Result<Option<Claim>, String> {
+        let As { program, user, claim } = as_whom;
+        let hello = Request::Hello { version: VERSION, context: context(1), claim };
+        let answers = self.step(node, now, Input::Asked(program, user, hello));
+        let (_, answer) = answers.into_iter().find(|(to, _)| *to == program).unwrap();
+        let claim = match answer {
+            Answer::Welcome { claim, .. } => claim,
+            Answer::Refused { number: None, why } => return Err(why),
+            other => panic!("{other:?}"),
+        };
+        let place = Place { slot: user, generation: 0 };
+        let request = Request::Register { number: 1, place, attributes: Attributes::new() };
+        self.step(node, now, Input::Asked(program, user, request));
+        Ok(claim)
+    }
+
+    /// Whose context 1 is for the server of that node, on which node, and whose resources are found.
+    fn seen(&self, node: usize) -> (u32, String, Vec<u32>) {
+        let Known { info, .. } = &self.0[node].contexts[&ContextId::new(1)];
+        let found = self.0[node].find(&Attributes::new());
+        let found = found.iter().map(|record| record.id.place.slot).collect();
+        (info.owner, info.node.clone(), found)
+    }
+}
+
+/// A program that says hello.
+#[derive(Clone, Copy)]
+struct As {
+    program: ConnectionId,
+    user: u32,
+    claim: Option<Claim>,
+}
+
+const OWNER: As = As { program: ConnectionId(1), user: 7, claim: None };
+const OTHER: As = As { program: ConnectionId(2), user: 8, claim: None };
+
+/// Goal: whoever takes the name that another user's context has had makes no passes as that one, and gets none for it.
+/// Method: the other says hello when the first is forgotten; what each is given is compared.
+#[test]
+fn another_user_of_a_name_has_another_key() {
+    let key = ClusterKey::from_text(Pair::CLUSTER).unwrap();
+    let (mut directory, id) =
+        (Directory::new("n0", 0, at(0), [], Some(key.clone())), ContextId::new(1));
+    let given = |directory: &mut Directory, now, as_whom: As| {
+        let asked = Input::Asked(as_whom.program, as_whom.user, hello(1));
+        let Output::Answer(_, answer) = directory.step(now, asked).remove(0) else { panic!() };
+        match answer {
+            Answer::Welcome { key, .. } => key,
+            _ => None,
+        }
+    };
+    let first = given(&mut directory, Duration::ZERO, OWNER);
+    assert_eq!(first, Some(key.of_context(id, 7)));
+    directory.step(Duration::ZERO, Input::Closed(OWNER.program));
+    assert_eq!(given(&mut directory, Duration::ZERO, OTHER), None, "it was another's a moment ago");
+    let later = SILENCE_MOST;
+    directory.step(later, Input::Tick);
+    let second = given(&mut directory, later, OTHER);
+    assert_eq!(second, Some(key.of_context(id, 8)));
+    assert_ne!(first, second);
+    // A pass to it is that to the context of its user.
+    let caller = ConnectionId(3);
+    directory.step(later, Input::Asked(caller, 9, hello(2)));
+    let resolve = Request::Resolve { number: 1, context: id };
+    let outputs = directory.step(later, Input::Asked(caller, 9, resolve));
+    let [Output::Answer(_, Answer::Resolved { found: Some(found), .. })] = &outputs[..] else {
+        panic!("{outputs:?}")
+    };
+    let (pass, from) = (found.pass.unwrap(), ContextId::new(2));
+    assert!(key.of_context(id, 8).knows(&pass, from) && !key.of_context(id, 7).knows(&pass, from));
+}
+
+/// Goal: a name that was taken while its node was cut off is its first user's again, everywhere, and two nodes stay connected
+/// for that. Method: programs of two users open it on two nodes that do not know each other yet.
+#[test]
+fn of_two_nodes_the_first_has_a_name_and_both_stay_connected() {
+    let second = Duration::from_secs;
+    for first in [0, 1] {
+        let mut pair = Pair::new();
+        pair.opens(first, second(1), OWNER).unwrap();
+        pair.opens(1 - first, second(2), OTHER).unwrap();
+        let told = pair.meet(second(3));
+        let is_refused = |whom: As| {
+            told.iter().any(|(to, answer)| {
+                *to == whom.program && matches!(answer, Answer::Refused { number: None, .. })
+            })
+        };
+        assert_eq!((is_refused(OWNER), is_refused(OTHER)), (false, true));
+        let is = (7, format!("n{first}"), vec![7]);
+        assert_eq!((pair.seen(0), pair.seen(1)), (is.clone(), is.clone()));
+        for node in &pair.0 {
+            assert_eq!((node.tellers.len(), node.listeners.len()), (1, 1));
+        }
+        let refused = "context 0000000000000001 is open already".to_owned();
+        assert_eq!(pair.opens(1 - first, second(4), OTHER), Err(refused));
+        assert_eq!((pair.seen(0), pair.seen(1)), (is.clone(), is));
+    }
+}
+
+/// Goal: nobody keeps a program from its own name who has taken it while the daemon was started again. Method: another user is
+/// quicker, on the same node and on another one; then the first shows its claim, and others show what is none of theirs.
+#[test]
+fn who_had_a_name_before_its_server_was_started_again_has_it_after_that() {
+    let second = Duration::from_secs;
+    let claim = Pair::new().opens(0, second(1), OWNER).unwrap();
+    assert!(claim.is_some());
+    for node in [0, 1] {
+        let mut pair = Pair::new();
+        pair.meet(second(5));
+        pair.opens(node, second(5), As { claim, ..OTHER }).unwrap();
+        assert!(pair.opens(0, second(6), OWNER).is_err(), "it shows nothing");
+        assert_eq!(pair.opens(0, second(6), As { claim, ..OWNER }), Ok(claim));
+        let is = (7, "n0".to_owned(), vec![7]);
+        assert_eq!((pair.seen(0), pair.seen(1)), (is.clone(), is));
+        assert!(pair.opens(node, second(7), As { claim, ..OTHER }).is_err());
+    }
 }
