@@ -229,6 +229,7 @@ impl World {
         let is_event = matches!(answer, Answer::Appeared { .. } | Answer::Gone { .. });
         program.events += usize::from(is_event);
         match answer {
+            Answer::FoundPart { .. } => panic!("there is not so much"),
             Answer::Found { records, .. } => {
                 program.told = records.iter().map(|record| record.id).collect();
             }

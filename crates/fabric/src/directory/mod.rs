@@ -9,6 +9,7 @@ pub mod records;
 pub mod seal;
 pub mod server;
 pub mod state;
+mod unsent;
 
 pub use server::{Server, ServerConfig};
 

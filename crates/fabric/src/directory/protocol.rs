@@ -6,16 +6,21 @@ use crate::attributes::Attributes;
 use crate::carriers::Carriers;
 use crate::door::{Callers, Claim, ContextKey, Pass};
 use crate::id::{ContextId, Place, ResourceId};
+use postcard::ser_flavors::Size;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::mem;
 use std::net::SocketAddr;
 use std::time::Duration;
 use thiserror::Error;
 
 /// The version of all of it.
-pub const VERSION: u16 = 5;
-/// Longest message: the records of some hundred thousand resources.
-pub const MESSAGE_MOST: usize = 64 << 20;
+pub const VERSION: u16 = 6;
+/// Longest message. What may be longer is said in parts: those of a snapshot's last one, with much room for what is said besides.
+pub const MESSAGE_MOST: usize = 8 << 20;
+/// Bytes of what one part has, unless one thing alone has more: little beside what a connection has on its way anyhow, and much
+/// beside what a message costs.
+pub const PART_MOST: usize = 1 << 20;
 const LENGTH: usize = 4;
 
 /// A context, and where it can be reached.
@@ -136,11 +141,18 @@ pub enum Answer {
         /// Which question.
         number: u32,
     },
+    /// Some of those that there are now, if they are too many for one message: comes before the rest.
+    FoundPart {
+        /// Which subscription.
+        number: u32,
+        /// Some of them.
+        records: Vec<Record>,
+    },
     /// All that there are now.
     Found {
         /// Which subscription.
         number: u32,
-        /// All of them.
+        /// All of them, or the last of them.
         records: Vec<Record>,
     },
     /// One more.
@@ -183,6 +195,14 @@ pub enum Change {
 /// said hail ([`seal`](super::seal)).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Telling {
+    /// Some of a snapshot, if that is too long for one message: comes before it. It is nothing without that, which may never
+    /// come.
+    SnapshotPart {
+        /// Some contexts.
+        contexts: Vec<(ContextInfo, Duration)>,
+        /// Some resources.
+        resources: Vec<(ResourceId, Attributes)>,
+    },
     /// Comes before any change: everything there is.
     Snapshot {
         /// The node.
@@ -193,9 +213,9 @@ pub enum Telling {
         address: SocketAddr,
         /// How many changes there were before.
         change: u64,
-        /// All contexts, and since when they are their users'.
+        /// All contexts, and since when they are their users'; or the last of them.
         contexts: Vec<(ContextInfo, Duration)>,
-        /// All resources.
+        /// All resources, or the last of them.
         resources: Vec<(ResourceId, Attributes)>,
     },
     /// The next change.
@@ -236,7 +256,7 @@ pub enum Heard {
         /// The last change.
         change: u64,
     },
-    /// Nothing to say, but here: before it is known who has called.
+    /// Nothing to say, but here: before it is known who has called, and when a part of what that says has come.
     Alive,
 }
 
@@ -266,6 +286,28 @@ pub fn encode(message: &impl Serialize, bytes: &mut Vec<u8>) {
     }
     let length = (bytes.len() - start - LENGTH) as u32;
     bytes[start..start + LENGTH].copy_from_slice(&length.to_le_bytes());
+}
+
+/// `all` in parts of up to [`PART_MOST`] bytes, or of one that is longer: all parts but the last, and the last, which may be empty.
+pub fn in_parts<T: Serialize>(all: Vec<T>) -> (Vec<Vec<T>>, Vec<T>) {
+    let (mut parts, mut last, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for one in all {
+        let length = length(&one);
+        if bytes + length > PART_MOST && !last.is_empty() {
+            parts.push(mem::take(&mut last));
+            bytes = 0;
+        }
+        bytes += length;
+        last.push(one);
+    }
+    (parts, last)
+}
+
+/// Bytes of it within a message.
+fn length(of: &impl Serialize) -> usize {
+    let counted = postcard::serialize_with_flavor(of, Size::default());
+    counted
+        .unwrap_or_else(|error| unreachable!("counting, of types without unsized parts: {error}"))
 }
 
 /// Takes the first message out of `bytes`, if it is there whole: it, and how many bytes it was.
@@ -329,6 +371,24 @@ mod tests {
         assert_eq!(decode(&bytes), Ok(Some((request, whole))));
         let (length, most) = (u32::MAX as usize, MESSAGE_MOST);
         assert_eq!(decode::<Request>(&[255; 8]), Err(Garbled::TooLong { length, most }));
+    }
+
+    #[test]
+    fn parts_are_full_and_none_is_too_long() {
+        let length = |bytes: usize| "x".repeat(bytes);
+        let cases = [
+            (vec![], vec![], 0),
+            (vec![1, 2], vec![], 2),
+            (vec![PART_MOST / 2 - 8; 5], vec![2, 2], 1),
+            (vec![2 * PART_MOST, 1, 2 * PART_MOST], vec![1, 1], 1),
+        ];
+        for (all, parts, last) in cases {
+            let all: Vec<_> = all.into_iter().map(length).collect();
+            let (before, rest) = in_parts(all.clone());
+            let sizes: Vec<_> = before.iter().map(Vec::len).collect();
+            assert_eq!((sizes, rest.len()), (parts, last));
+            assert_eq!([before.concat(), rest].concat(), all);
+        }
     }
 
     /// Whatever is behind it, and though that is no hello of this version.

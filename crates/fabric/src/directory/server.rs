@@ -2,10 +2,11 @@
 
 use super::address_of;
 use super::protocol::{
-    Garbled, Heard, MESSAGE_MOST, Request, Telling, encode, framed, other_version, read,
+    Answer, Garbled, Heard, MESSAGE_MOST, Request, Telling, encode, framed, other_version, read,
 };
 use super::seal::{End, HAIL, Hail, SEAL, Sealers, Stranger};
 use super::state::{ALIVE_EVERY, ConnectionId, Directory, Input, Output};
+use super::unsent::Unsent;
 use crate::bridge::{self, Search, Survey, request::Whom};
 use crate::door::ClusterKey;
 use crate::networks::{addresses, discover};
@@ -26,9 +27,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
-/// Bytes that wait for one connection at most: a little more than the longest message. Who does not
-/// read is disconnected, and has to begin anew.
-const UNREAD_MOST: usize = 96 << 20;
+/// Bytes that wait for a program at most when another question of it is answered. So one long answer is in memory at a time for
+/// each, however many a program asks for at once.
+const ANSWERED_MOST: usize = 1 << 20;
+/// Bytes of a program's questions that wait for that at most: as many questions as it keeps, as long as these can be.
+const QUESTIONS_MOST: usize = 32 << 20;
 /// Bytes that are read before others get a turn.
 const READ_MOST: usize = 256 << 10;
 const DIAL_TIME: Duration = Duration::from_secs(1);
@@ -141,7 +144,9 @@ struct Connection {
     /// What it says is opened, and what it is told is sealed, with this.
     sealers: Option<Sealers>,
     read: Vec<u8>,
-    unsent: Vec<u8>,
+    unsent: Unsent,
+    /// Questions wait until more of the answers is taken.
+    waits_to_answer: bool,
     /// Close when everything is sent.
     closing: bool,
     /// The kernel is asked to tell when there is room.
@@ -177,6 +182,10 @@ enum GivenUp {
     Stranger(#[from] Stranger),
     #[error(transparent)]
     System(#[from] io::Error),
+    #[error(
+        "{0} bytes of questions wait, and no answers are read: at most {QUESTIONS_MOST} are kept"
+    )]
+    Unread(usize),
 }
 
 impl Shell {
@@ -301,7 +310,7 @@ impl Shell {
                 Ok((connection, reached_at)) => {
                     // Short, so that the other end need not take much in before it knows who says it.
                     let mut written = Vec::new();
-                    self.write(connection, &Telling::Alive, &mut written);
+                    self.write(connection, &Telling::Alive, false, &mut written);
                     self.step(Input::Dialed { address, connection, reached_at });
                 }
                 Err(Unreachable::Silent) => self.step(Input::Unreachable(address)),
@@ -342,7 +351,8 @@ impl Shell {
             speaks,
             sealers,
             read: Vec::new(),
-            unsent: Vec::new(),
+            unsent: Unsent::default(),
+            waits_to_answer: false,
             closing: false,
             waits_for_room: false,
         };
@@ -355,20 +365,27 @@ impl Shell {
         self.flush(id);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let open = connection.fill();
-        while let Some(connection) = self.connections.get_mut(&id).filter(|c| !c.closing) {
+        while let Some(connection) = self.connections.get_mut(&id).filter(|c| c.is_heard()) {
             match connection.next(id, self.key.as_ref()) {
                 Ok(Next::Input(input)) => self.step(input),
                 Ok(Next::Hailed) => self.flush(id),
                 Ok(Next::Nothing) => break,
-                Err(error) => {
-                    tracing::warn!(connection = id.0, %error, "a connection is given up");
-                    return self.lost(id);
-                }
+                Err(error) => return self.give_up(id, &error),
             }
         }
         if !open {
-            self.lost(id);
+            return self.lost(id);
         }
+        if let Some(connection) = self.connections.get_mut(&id)
+            && let Err(error) = connection.hold_back()
+        {
+            self.give_up(id, &error);
+        }
+    }
+
+    fn give_up(&mut self, id: ConnectionId, error: &GivenUp) {
+        tracing::warn!(connection = id.0, %error, "a connection is given up");
+        self.lost(id);
     }
 
     /// Has something happen to the state, and then all that follows from what it had to say.
@@ -392,9 +409,16 @@ impl Shell {
         let mut written = Vec::new();
         for output in self.directory.step(now, input) {
             match output {
-                Output::Answer(to, answer) => self.write(to, &answer, &mut written),
-                Output::Tell(to, telling) => self.write(to, &telling, &mut written),
-                Output::Hear(to, heard) => self.write(to, &heard, &mut written),
+                Output::Answer(to, answer) => {
+                    let is_part = matches!(answer, Answer::FoundPart { .. } | Answer::Found { .. });
+                    self.write(to, &answer, is_part, &mut written);
+                }
+                Output::Tell(to, telling) => {
+                    let is_part =
+                        matches!(telling, Telling::SnapshotPart { .. } | Telling::Snapshot { .. });
+                    self.write(to, &telling, is_part, &mut written);
+                }
+                Output::Hear(to, heard) => self.write(to, &heard, false, &mut written),
                 Output::Dial(address) => self.dial(address),
                 Output::Complain(why) => tracing::warn!("{why}"),
                 Output::Close(id) => {
@@ -417,10 +441,11 @@ impl Shell {
         &mut self,
         to: ConnectionId,
         message: &impl serde::Serialize,
+        is_part: bool,
         written: &mut Vec<ConnectionId>,
     ) {
         if let Some(connection) = self.connections.get_mut(&to) {
-            connection.say(message);
+            connection.say(message, is_part);
             written.push(to);
         }
     }
@@ -452,11 +477,11 @@ impl Shell {
     /// The same. If it is closed by that, the state has to be told.
     fn push(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let open = connection.drain() && connection.unsent.len() <= UNREAD_MOST;
+        let open = connection.drain() && connection.unsent.is_read();
         if !open || (connection.closing && connection.unsent.is_empty()) {
             return self.close(id);
         }
-        let waits = !connection.unsent.is_empty();
+        let waits = !connection.unsent.is_empty() || connection.waits_to_answer;
         if waits != connection.waits_for_room {
             connection.waits_for_room = waits;
             let room = if waits { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
@@ -580,29 +605,44 @@ impl Connection {
 
     /// Writes what there is room for. Returns whether the connection stands.
     fn drain(&mut self) -> bool {
-        let mut sent = 0;
-        let stands = loop {
-            if sent == self.unsent.len() {
-                break true;
-            }
-            match self.stream.write(&self.unsent[sent..]) {
-                Ok(bytes) => sent += bytes,
+        while !self.unsent.is_empty() {
+            match self.stream.write(self.unsent.rest()) {
+                Ok(bytes) => self.unsent.took(bytes),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => break error.kind() == ErrorKind::WouldBlock,
+                Err(error) => return error.kind() == ErrorKind::WouldBlock,
             }
-        };
-        self.unsent.drain(..sent);
-        stands
+        }
+        true
     }
 
-    /// Says that when there is room, sealed if it has to be.
-    fn say(&mut self, message: &impl serde::Serialize) {
-        let start = self.unsent.len();
-        encode(message, &mut self.unsent);
-        if let Some(Sealers { said, .. }) = &mut self.sealers {
-            let seal = said.seal(&self.unsent[start..]);
-            self.unsent.extend_from_slice(&seal);
-        }
+    /// Whether what it says is heard now.
+    fn is_heard(&self) -> bool {
+        !self.closing && self.has_room()
+    }
+
+    /// Whether its next question may be answered: if that is a program's, when it has taken most of what it was told.
+    fn has_room(&self) -> bool {
+        !matches!(self.speaks, Speaks::Requests { .. }) || self.unsent.len() <= ANSWERED_MOST
+    }
+
+    /// Keeps questions until there is room for their answers. The kernel tells when it takes more.
+    fn hold_back(&mut self) -> Result<(), GivenUp> {
+        self.waits_to_answer = !self.has_room();
+        let waiting = self.read.len();
+        if waiting > QUESTIONS_MOST { Err(GivenUp::Unread(waiting)) } else { Ok(()) }
+    }
+
+    /// Says that when there is room, sealed if it has to be. Whether it is one part of several.
+    fn say(&mut self, message: &impl serde::Serialize, is_part: bool) {
+        let sealers = &mut self.sealers;
+        self.unsent.say(is_part, |bytes| {
+            let start = bytes.len();
+            encode(message, bytes);
+            if let Some(Sealers { said, .. }) = sealers {
+                let seal = said.seal(&bytes[start..]);
+                bytes.extend_from_slice(&seal);
+            }
+        });
     }
 
     /// What comes next of what was read. `key` is this server's.
@@ -640,13 +680,13 @@ impl Connection {
     fn hailed(&mut self, own: &Hail, key: Option<&ClusterKey>) -> Next {
         let Some(bytes) = self.read.first_chunk::<HAIL>() else { return Next::Nothing };
         let other = Hail::decode(bytes);
-        self.unsent.extend_from_slice(&own.encode());
+        self.unsent.say(false, |bytes| bytes.extend_from_slice(&own.encode()));
         self.read.drain(..HAIL);
         match other.and_then(|other| own.meets(&other, End::Called, key)) {
             Ok(sealers) => {
                 (self.sealers, self.speaks) = (sealers, Speaks::First);
                 if self.sealers.is_some() {
-                    self.say(&Heard::Alive);
+                    self.say(&Heard::Alive, false);
                 }
             }
             Err(stranger) => {
@@ -694,11 +734,12 @@ mod tests {
     use super::*;
     use crate::attributes::Attributes;
     use crate::carriers::Carriers;
-    use crate::directory::protocol::{ContextInfo, VERSION};
+    use crate::directory::protocol::{ContextInfo, VERSION, decode};
     use crate::directory::state::SILENCE_MOST;
     use crate::door::Callers;
     use crate::id::{ContextId, Place, ResourceId};
     use nix::poll::{PollFd, PollFlags, poll};
+    use std::{iter, thread};
 
     /// That of a program, and the program's end.
     fn connection() -> (Connection, UnixStream) {
@@ -709,7 +750,8 @@ mod tests {
             speaks: Speaks::Requests { user: 0 },
             sealers: None,
             read: Vec::new(),
-            unsent: vec![0; 16],
+            unsent: Unsent::default(),
+            waits_to_answer: false,
             closing: false,
             waits_for_room: false,
         };
@@ -771,12 +813,86 @@ mod tests {
         teller
     }
 
-    /// That of a node without others.
-    fn shell(name: &str) -> Shell {
-        let name = format!("{name}-{}", std::process::id());
-        let (node, address) = ("own".into(), ([127, 0, 0, 1], 0).into());
-        let config = ServerConfig { name, node, address, members: Vec::new(), key: None };
-        Shell::new(config).unwrap()
+    /// That of a node of this name, which is told of those members.
+    fn shell(node: &str, members: Vec<SocketAddr>) -> Shell {
+        let name = format!("{node}-{}", std::process::id());
+        let (node, address) = (node.into(), ([127, 0, 0, 1], 0).into());
+        Shell::new(ServerConfig { name, node, address, members, key: None }).unwrap()
+    }
+
+    fn hello(number: u64) -> Request {
+        let (node, callers, addresses) = (String::new(), Callers::SameUser, Vec::new());
+        let (id, carriers) = (ContextId::new(number), Carriers::default());
+        let context = ContextInfo { id, node, owner: 0, callers, addresses, carriers };
+        Request::Hello { version: VERSION, context, claim: None }
+    }
+
+    fn register(number: u32, attributes: Attributes) -> Request {
+        Request::Register { number, place: Place { slot: number, generation: 0 }, attributes }
+    }
+
+    /// Asks for everything twice at once, and counts what it finds.
+    fn finds_twice(mut program: UnixStream) -> [usize; 2] {
+        let mut bytes = Vec::new();
+        encode(&hello(2), &mut bytes);
+        for number in [0, 1] {
+            encode(&Request::Subscribe { number, query: Attributes::new() }, &mut bytes);
+        }
+        program.write_all(&bytes).unwrap();
+        bytes.clear();
+        let (mut counts, mut whole, mut piece) = ([0; 2], 0, vec![0; 1 << 20]);
+        while whole < 2 {
+            let length = program.read(&mut piece).unwrap();
+            assert!(length > 0, "given up with {counts:?}");
+            bytes.extend_from_slice(&piece[..length]);
+            let mut used = 0;
+            while let Some((answer, length)) = decode(&bytes[used..]).unwrap() {
+                used += length;
+                whole += usize::from(matches!(answer, Answer::Found { .. }));
+                if let Answer::FoundPart { number, records } | Answer::Found { number, records } =
+                    answer
+                {
+                    counts[number as usize] += records.len();
+                }
+            }
+            bytes.drain(..used);
+        }
+        counts
+    }
+
+    /// Goal: however much there is, another server hears of it, and a program that asks finds it. Method: more than waits for
+    /// one connection otherwise; the program asks for it twice at once.
+    #[test]
+    fn more_than_any_message_has_reaches_servers_and_programs() {
+        const MANY: u32 = 6500;
+        let mut hears = shell("hears", Vec::new());
+        let mut tells = shell("tells", vec![hears.address]);
+        let name = |at: usize| format!("{at}{}", "a".repeat(250));
+        let long = (0..32).fold(Attributes::new(), |all, at| all.with(name(at), "b".repeat(256)));
+        let requests = (0..MANY).map(|number| register(number, long.clone()));
+        for request in iter::once(hello(1)).chain(requests) {
+            let input = Input::Asked(ConnectionId(FIRST_CONNECTION - 1), 0, request);
+            tells.directory.step(Duration::ZERO, input);
+        }
+        let begun = Instant::now();
+        let mut serve = |hears: &mut Shell| {
+            assert!(begun.elapsed() < Duration::from_secs(120), "it does not come");
+            for shell in [&mut tells, hears] {
+                shell.serve_ready(EpollTimeout::from(1_u8));
+                shell.tick_if_due();
+            }
+        };
+        while found(&hears) == 0 {
+            serve(&mut hears);
+        }
+        assert_eq!(found(&hears), MANY as usize);
+        let (stream, program) = UnixStream::pair().unwrap();
+        hears.connect(Stream::Unix(stream), Speaks::Requests { user: 0 }, None).unwrap();
+        let program = thread::spawn(|| finds_twice(program));
+        while !program.is_finished() {
+            serve(&mut hears);
+        }
+        assert_eq!(program.join().unwrap(), [MANY as usize; 2]);
     }
 
     /// Goal: however many programs end at once, the server's thread has the stack for it: each is found closed as others are
@@ -784,21 +900,16 @@ mod tests {
     /// the first is found closed.
     #[test]
     fn a_thousand_programs_that_end_at_once_are_forgotten() {
-        let mut shell = shell("thousand");
+        let mut shell = shell("thousand", Vec::new());
         for number in 0..1000 {
             // Its other end is gone at once.
             let (stream, _) = UnixStream::pair().unwrap();
             let speaks = Speaks::Requests { user: 0 };
             let id = shell.connect(Stream::Unix(stream), speaks, None).unwrap();
-            let (context, place) = (ContextId::new(number), Place { slot: 0, generation: 0 });
-            let (node, callers, addresses) = (String::new(), Callers::SameUser, Vec::new());
-            let carriers = Carriers::default();
-            let context = ContextInfo { id: context, node, owner: 0, callers, addresses, carriers };
-            let attributes = Attributes::new();
             for request in [
-                Request::Hello { version: VERSION, context, claim: None },
+                hello(number),
                 Request::Subscribe { number: 1, query: Attributes::new() },
-                Request::Register { number: 2, place, attributes },
+                register(2, Attributes::new()),
             ] {
                 // Without a word to the program, by which it would be found closed.
                 shell.directory.step(Duration::ZERO, Input::Asked(id, 0, request));
@@ -831,7 +942,7 @@ mod tests {
     /// A server that was stopped would forget everybody: what they have said meanwhile waits in the kernel.
     #[test]
     fn who_was_held_up_takes_nobody_for_silent() {
-        let mut shell = shell("server");
+        let mut shell = shell("own", Vec::new());
         let teller = teller(&mut shell);
         tell(&teller, &Telling::Alive);
         let arrives = shell.connections.values().map(|connection| connection.stream.fd());

@@ -20,7 +20,7 @@
 use super::held::{Held, Hold};
 use super::members::Members;
 use super::protocol::{
-    Answer, Change, ContextInfo, Heard, Introduction, Record, Request, Telling, VERSION,
+    Answer, Change, ContextInfo, Heard, Introduction, Record, Request, Telling, VERSION, in_parts,
 };
 use super::records::{Questions, Records};
 use crate::attributes::Attributes;
@@ -128,8 +128,8 @@ pub struct Directory {
     tellers: BTreeMap<ConnectionId, Teller>,
     /// What others have told whose connections are no more.
     held: Held,
-    /// Those of others' connections on which nobody has told anything yet, since when they are there.
-    callers: BTreeMap<ConnectionId, Duration>,
+    /// Those of others' connections on which nobody has told yet all that there is.
+    callers: BTreeMap<ConnectionId, Caller>,
     /// Who waits until all listeners have applied a change.
     waiting: BTreeMap<u64, (ConnectionId, u32)>,
     /// How many tellers come before the one that the next sign of life names first.
@@ -180,6 +180,15 @@ struct CutOff {
     applied: u64,
     /// Until when it may be found again before it counts as gone.
     until: Duration,
+}
+
+/// A server that has not told yet all that there is, and what it has told of that.
+#[derive(Debug, Default)]
+struct Caller {
+    /// When it was there, or told the last part.
+    since: Duration,
+    contexts: Vec<(ContextInfo, Duration)>,
+    resources: Vec<(ResourceId, Attributes)>,
 }
 
 /// A server that tells.
@@ -541,8 +550,10 @@ impl Directory {
             return Err(format!("{SUBSCRIPTIONS_MOST} questions are open, which is the most"));
         }
         program.subscriptions.insert(number);
-        let records = self.records.find(&query);
+        let (parts, records) = in_parts(self.records.find(&query));
         self.questions.insert((from, number), query);
+        let part = |records| Output::Answer(from, Answer::FoundPart { number, records });
+        outputs.extend(parts.into_iter().map(part));
         outputs.push(Output::Answer(from, Answer::Found { number, records }));
         Ok(())
     }
@@ -561,7 +572,8 @@ impl Directory {
         match self.tellers.get_mut(&from) {
             Some(teller) => teller.heard = now,
             None => {
-                self.callers.entry(from).or_insert(now);
+                let caller = || Caller { since: now, ..Caller::default() };
+                self.callers.entry(from).or_insert_with(caller);
             }
         }
         match telling {
@@ -572,6 +584,16 @@ impl Directory {
                 teller.change = change;
                 self.apply(from, what, outputs);
                 outputs.push(Output::Hear(from, Heard::Applied { change }));
+            }
+            Telling::SnapshotPart { contexts, resources } => {
+                let Some(caller) = self.callers.get_mut(&from) else {
+                    return self.hang_up(from, outputs);
+                };
+                caller.since = now;
+                caller.contexts.extend(contexts);
+                caller.resources.extend(resources);
+                // Whoever has much to tell is not to take this one for silent before it is all told.
+                outputs.push(Output::Hear(from, Heard::Alive));
             }
             Telling::Snapshot { node, incarnation, address, change, contexts, resources } => {
                 if node == self.node && incarnation == self.incarnation {
@@ -599,9 +621,11 @@ impl Directory {
                     heard: now,
                 };
                 self.tellers.insert(from, teller);
-                self.callers.remove(&from);
-                let contexts = contexts.into_iter().map(|(c, since)| Change::Opened(c, since));
-                let resources = resources.into_iter().map(|(id, a)| Change::Registered(id, a));
+                let told = self.callers.remove(&from).unwrap_or_default();
+                let contexts = told.contexts.into_iter().chain(contexts);
+                let resources = told.resources.into_iter().chain(resources);
+                let contexts = contexts.map(|(c, since)| Change::Opened(c, since));
+                let resources = resources.map(|(id, a)| Change::Registered(id, a));
                 contexts.chain(resources).for_each(|what| self.apply(from, what, outputs));
                 if !self.tellers.contains_key(&from) {
                     // Something of it cannot be: it was hung up on, and is not to take itself for heard.
@@ -793,6 +817,15 @@ impl Directory {
             .filter(|record| own.contains(&record.id.context))
             .map(|record| (record.id, record.attributes))
             .collect();
+        let (contexts_before, contexts) = in_parts(contexts);
+        let (resources_before, resources) = in_parts(resources);
+        let contexts_before = contexts_before.into_iter().map(|contexts| (contexts, Vec::new()));
+        let resources_before =
+            resources_before.into_iter().map(|resources| (Vec::new(), resources));
+        for (contexts, resources) in contexts_before.chain(resources_before) {
+            let part = Telling::SnapshotPart { contexts, resources };
+            outputs.push(Output::Tell(connection, part));
+        }
         let telling = Telling::Snapshot {
             node: self.node.clone(),
             incarnation: self.incarnation,
@@ -885,7 +918,8 @@ impl Directory {
         let tellers = self.tellers.iter().filter(|(_, t)| silent(t.heard)).map(|(id, _)| *id);
         let listeners = self.listeners.iter().filter(|(_, l)| silent(l.heard)).map(|(id, _)| *id);
         // Such as one that was cut off before it had told what there is: its end may never be told here.
-        let callers = self.callers.iter().filter(|(_, since)| silent(**since)).map(|(id, _)| *id);
+        let callers =
+            self.callers.iter().filter(|(_, caller)| silent(caller.since)).map(|(id, _)| *id);
         let dead: Vec<_> = tellers.chain(listeners).chain(callers).collect();
         dead.into_iter().for_each(|connection| self.hang_up(connection, outputs));
         self.let_go(outputs);

@@ -95,6 +95,11 @@ impl State {
             Answer::Refused { number: Some(number), why } => self.answered(number, Err(why)),
             Answer::Done { number } => self.answered(number, Ok(None)),
             Answer::Resolved { number, found } => self.answered(number, Ok(found)),
+            Answer::FoundPart { number, records } => {
+                if let Some(subscription) = self.subscriptions.of_mut(number) {
+                    subscription.found_part(records);
+                }
+            }
             Answer::Found { number, records } => {
                 if let Some(subscription) = self.subscriptions.of_mut(number) {
                     subscription.found(records, Instant::now());

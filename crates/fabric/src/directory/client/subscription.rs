@@ -5,6 +5,7 @@ use crate::directory::protocol::Record;
 use crate::directory::state::SILENCE_MOST;
 use crate::id::ResourceId;
 use std::collections::BTreeMap;
+use std::mem;
 use std::time::{Duration, Instant};
 
 /// How long watchers are not told that something is gone of which the next server knows nothing
@@ -17,6 +18,8 @@ const HELD_FOR: Duration = SILENCE_MOST;
 pub(super) struct Subscription {
     pub(super) watchers: Watchers,
     records: BTreeMap<ResourceId, Record>,
+    /// What this server has said in parts until now, of which the last has not come yet.
+    parts: Vec<Record>,
     /// What the server before knew and this one does not, and watchers have not been told yet.
     held: BTreeMap<ResourceId, Held>,
     /// The server's answer to this is known and kept right.
@@ -50,14 +53,21 @@ impl Subscription {
     /// The server has ended, and nobody keeps this right.
     pub(super) fn doubt(&mut self) {
         self.current = false;
+        self.parts.clear();
     }
 
-    /// Everything anew: the first time, or from the next server. What that one says otherwise, as
+    /// Some of everything. What is known stands until there is all of it.
+    pub(super) fn found_part(&mut self, records: Vec<Record>) {
+        self.parts.extend(records);
+    }
+
+    /// Everything anew, with what has come of it before: the first time, or from the next server. What that one says otherwise, as
     /// when its node has another name now, is told as elsewhere: gone, and there again. What it
     /// does not say it may not have heard yet.
     pub(super) fn found(&mut self, records: Vec<Record>, now: Instant) {
         self.current = true;
-        let there: BTreeMap<_, _> = records.into_iter().map(|record| (record.id, record)).collect();
+        let all = mem::take(&mut self.parts).into_iter().chain(records);
+        let there: BTreeMap<_, _> = all.map(|record| (record.id, record)).collect();
         let missing = self.records.keys().filter(|id| !there.contains_key(*id));
         let missing: Vec<_> = missing.copied().collect();
         missing.into_iter().for_each(|id| self.hold(id, now));
@@ -128,5 +138,30 @@ mod tests {
         let id = old.id;
         assert_eq!(events, [Event::Appeared(old), Event::Gone(id), Event::Appeared(new.clone())]);
         assert_eq!(subscription.records, BTreeMap::from([(id, new)]));
+    }
+
+    /// Goal: an answer in parts replaces what was known when it is whole, and nothing of it is left when it never is. Method:
+    /// a server ends between two parts, and the next one says another thing.
+    #[test]
+    fn an_answer_in_parts_counts_when_it_is_whole() {
+        let records = [1, 2, 3].map(|slot| {
+            let mut record = record("n1", Attributes::new());
+            record.id.place.slot = slot;
+            record
+        });
+        let [one, two, three] = records;
+        let mut subscription = Subscription::default();
+        let known = |subscription: &Subscription| -> Vec<u32> {
+            subscription.known().into_iter().flatten().map(|(id, _)| id.place.slot).collect()
+        };
+        subscription.found_part(vec![one.clone()]);
+        assert_eq!(known(&subscription), []);
+        subscription.found(vec![two], Instant::now());
+        assert_eq!(known(&subscription), [1, 2]);
+        subscription.doubt();
+        subscription.found_part(vec![one]);
+        subscription.doubt();
+        subscription.found(vec![three], Instant::now());
+        assert_eq!(known(&subscription), [3]);
     }
 }

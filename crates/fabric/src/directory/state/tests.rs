@@ -3,6 +3,7 @@
 use super::*;
 use crate::carriers::Carriers;
 use crate::config::Protocol;
+use crate::directory::protocol::PART_MOST;
 use crate::door::Callers;
 
 fn at(number: u64) -> SocketAddr {
@@ -606,4 +607,92 @@ fn who_had_a_name_before_its_server_was_started_again_has_it_after_that() {
         assert_eq!((pair.seen(0), pair.seen(1)), (is.clone(), is));
         assert!(pair.opens(node, second(7), As { claim, ..OTHER }).is_err());
     }
+}
+
+/// Resources of context 2 that are several times what one part has, and their attributes.
+fn much() -> Vec<(ResourceId, Attributes)> {
+    let name = |at: usize| format!("{at}{}", "a".repeat(200));
+    let long = (0..32).fold(Attributes::new(), |all, at| all.with(name(at), "b".repeat(250)));
+    (0..200).map(|slot| (resource(slot), long.clone())).collect()
+}
+
+fn bytes(message: &impl serde::Serialize) -> usize {
+    let mut bytes = Vec::new();
+    super::super::protocol::encode(message, &mut bytes);
+    bytes.len()
+}
+
+/// Goal: what is too long for one message is said in several, and what a program and another server know of it is the same.
+/// Method: a program registers more than one part has; another server hears of it, and another program asks for it.
+#[test]
+fn what_is_long_is_said_in_parts() {
+    let [program, asking, listener] = [1, 2, 3].map(ConnectionId);
+    let mut tells = Directory::new("n0", 0, at(0), [], None);
+    tells.step(Duration::ZERO, Input::Asked(program, 0, hello(2)));
+    for (id, attributes) in much() {
+        let request = Request::Register { number: id.place.slot, place: id.place, attributes };
+        tells.step(Duration::ZERO, Input::Asked(program, 0, request));
+    }
+    let all: Vec<_> = much().into_iter().map(|(id, _)| id).collect();
+    tells.step(Duration::ZERO, Input::Asked(asking, 0, hello(3)));
+    let everything = Request::Subscribe { number: 7, query: Attributes::new() };
+    let (mut found, mut lengths) = (Vec::new(), Vec::new());
+    for output in tells.step(Duration::ZERO, Input::Asked(asking, 0, everything)) {
+        let Output::Answer(to, answer) = output else { panic!("{output:?}") };
+        lengths.push(bytes(&answer));
+        let (Answer::FoundPart { number, records } | Answer::Found { number, records }) = answer
+        else {
+            panic!("{answer:?}")
+        };
+        assert_eq!((to, number), (asking, 7));
+        found.extend(records.into_iter().map(|record| record.id));
+    }
+    assert_eq!(found, all);
+    assert!(
+        lengths.len() > 2 && lengths.iter().all(|length| *length < 2 * PART_MOST),
+        "{lengths:?}"
+    );
+
+    let mut hears = Directory::new("n1", 1, at(1), [], None);
+    let dialed = Input::Dialed { address: at(1), connection: listener, reached_at: at(0) };
+    let told = tells.step(Duration::ZERO, dialed);
+    let (last, count) = (told.len() - 1, told.len());
+    assert!(count > 2);
+    for (at, output) in told.into_iter().enumerate() {
+        let Output::Tell(_, telling) = output else { panic!("{output:?}") };
+        assert!(bytes(&telling) < 2 * PART_MOST);
+        // Slower than a server may be silent, as over a slow network: each part is a sign of life, for both ends.
+        let now = (SILENCE_MOST - ALIVE_EVERY) * at as u32;
+        assert_eq!(hears.find(&Attributes::new()), [], "not before there is all");
+        let outputs = hears.step(now, Input::Told(listener, telling));
+        assert!(!outputs.contains(&Output::Close(listener)));
+        assert_eq!(outputs.contains(&Output::Hear(listener, Heard::Alive)), at < last);
+        let outputs = hears.step(now, Input::Tick);
+        assert!(!outputs.contains(&Output::Close(listener)));
+    }
+    let known = hears.find(&Attributes::new());
+    assert_eq!(known.iter().map(|record| record.id).collect::<Vec<_>>(), all);
+}
+
+/// Goal: a snapshot replaces what was known when all of it is there. Method: a server that has told of one resource is cut off,
+/// and then cut off again after some of what it tells anew, of which nothing comes to be known; then it tells another thing.
+#[test]
+fn a_snapshot_that_is_never_whole_changes_nothing() {
+    let [first, second, third] = [2, 3, 4].map(ConnectionId);
+    let mut asked = Asked::new();
+    let mut told = |input| asked.told(Duration::ZERO, input);
+    assert_eq!(told(Input::Told(first, run(1, 0, &[1]))), [(1, true)]);
+    let part = Telling::SnapshotPart {
+        contexts: vec![(context(2), Duration::ZERO)],
+        resources: vec![(resource(2), Attributes::new())],
+    };
+    assert_eq!(told(Input::Told(second, part.clone())), []);
+    assert_eq!(told(Input::Closed(second)), []);
+    assert_eq!(told(Input::Closed(first)), []);
+    assert_eq!(told(Input::Told(third, run(1, 0, &[3]))), [(3, true), (1, false)]);
+    assert_eq!(asked.found(), [3]);
+    // It has told everything.
+    let outputs = asked.0.step(Duration::ZERO, Input::Told(third, part));
+    assert!(outputs.contains(&Output::Close(third)));
+    assert!(asked.0.callers.is_empty());
 }
