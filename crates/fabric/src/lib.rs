@@ -155,6 +155,7 @@ mod carriers;
 mod config;
 mod context;
 mod core;
+mod descriptors;
 mod error;
 mod flusher;
 mod inbox;

@@ -13,6 +13,7 @@ use keeptime_linux::cgroup::Hierarchies;
 use keeptime_linux::load::Scope;
 use keeptime_linux::vital;
 use keeptime_model::units::CpuPpm;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -114,6 +115,7 @@ fn run(arguments: Arguments) -> Result<()> {
         return make_key(path);
     }
     let key = key(&arguments)?;
+    take_descriptors();
     // Before any thread is made, so that all inherit that signals are waited for here.
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
     signals.thread_block()?;
@@ -144,6 +146,16 @@ fn run(arguments: Arguments) -> Result<()> {
     }
     signals.wait()?;
     Ok(())
+}
+
+/// Takes all descriptors that it may have: each program takes one, and by hand it is started with few.
+fn take_descriptors() {
+    let taken = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(few, all)| {
+        if few < all { setrlimit(Resource::RLIMIT_NOFILE, all, all) } else { Ok(()) }
+    });
+    if let Err(error) = taken {
+        tracing::warn!(%error, "no more descriptors than it was started with");
+    }
 }
 
 /// The key of the cluster, or of a node alone. None if everybody is to be believed.

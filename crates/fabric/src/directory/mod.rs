@@ -10,6 +10,7 @@ pub mod seal;
 pub mod server;
 pub mod state;
 mod unsent;
+mod users;
 
 pub use server::{Server, ServerConfig};
 

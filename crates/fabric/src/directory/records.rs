@@ -80,9 +80,9 @@ impl<K: Ord + Copy> Questions<K> {
         self.all.insert(key, query);
     }
 
-    /// One less.
-    pub fn remove(&mut self, key: K) {
-        let Some(query) = self.all.remove(&key) else { return };
+    /// One less: what it asked for.
+    pub fn remove(&mut self, key: K) -> Option<Attributes> {
+        let query = self.all.remove(&key)?;
         let place = each(&query).next();
         if let Some(keys) = self.under.get_mut(&place) {
             keys.remove(&key);
@@ -90,6 +90,7 @@ impl<K: Ord + Copy> Questions<K> {
                 self.under.remove(&place);
             }
         }
+        Some(query)
     }
 
     /// Which of them a resource with these attributes answers.

@@ -8,6 +8,7 @@ use super::seal::{End, HAIL, Hail, SEAL, Sealers, Stranger};
 use super::state::{ALIVE_EVERY, ConnectionId, Directory, Input, Output};
 use super::unsent::Unsent;
 use crate::bridge::{self, Search, Survey, request::Whom};
+use crate::descriptors::descriptors_most;
 use crate::door::ClusterKey;
 use crate::networks::{addresses, discover};
 use crate::sockets::accepted;
@@ -32,6 +33,8 @@ use thiserror::Error;
 const ANSWERED_MOST: usize = 1 << 20;
 /// Bytes of a program's questions that wait for that at most: as many questions as it keeps, as long as these can be.
 const QUESTIONS_MOST: usize = 32 << 20;
+/// The programs of one user have one of so many descriptors: others', and other servers, need the rest.
+const USERS_PART: usize = 4;
 /// Bytes that are read before others get a turn.
 const READ_MOST: usize = 256 << 10;
 const DIAL_TIME: Duration = Duration::from_secs(1);
@@ -196,7 +199,8 @@ impl Shell {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let bell = Arc::new(EventFd::from_flags(flags)?);
         let ServerConfig { node, members, key, .. } = config;
-        let directory = Directory::new(node, random()?, address, members, key.clone());
+        let directory = Directory::new(node, random()?, address, members, key.clone())
+            .with_connections_of_a_user(descriptors_most() / USERS_PART);
         programs.set_nonblocking(true)?;
         servers.set_nonblocking(true)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
@@ -281,7 +285,9 @@ impl Shell {
             let Ok(peer) = getsockopt(&stream, PeerCredentials) else { continue };
             let speaks = Speaks::Requests { user: peer.uid() };
             // It says itself when it cannot go on; until then nothing depends on it.
-            let _ = self.connect(Stream::Unix(stream), speaks, None);
+            if let Ok(id) = self.connect(Stream::Unix(stream), speaks, None) {
+                self.step(Input::Came(id, peer.uid()));
+            }
         }
     }
 

@@ -23,6 +23,7 @@ use super::protocol::{
     Answer, Change, ContextInfo, Heard, Introduction, Record, Request, Telling, VERSION, in_parts,
 };
 use super::records::{Questions, Records};
+use super::users::{Users, counted};
 use crate::attributes::Attributes;
 use crate::door::{Claim, ClusterKey};
 use crate::id::{ContextId, Place, ResourceId};
@@ -55,6 +56,8 @@ const ADDRESSES_MOST: usize = 256;
 /// says nothing more.
 #[derive(Debug, Clone)]
 pub enum Input {
+    /// A program of this node has connected, which the kernel says is of that user.
+    Came(ConnectionId, u32),
     /// A program of this node, which the kernel says is of that user, says something.
     Asked(ConnectionId, u32, Request),
     /// One says hello in this version, which is another than this server's.
@@ -112,6 +115,9 @@ pub struct Directory {
     records: Records,
     questions: Questions<(ConnectionId, u32)>,
     programs: BTreeMap<ConnectionId, Program>,
+    /// Programs that have connected and are let in, with or without a hello, and whose they are.
+    connected: BTreeMap<ConnectionId, u32>,
+    users: Users,
     contexts: BTreeMap<ContextId, Known>,
     /// Whose contexts were that have ended, and until when no other user has the name of one.
     left: BTreeMap<ContextId, (Precedence, Duration)>,
@@ -157,6 +163,9 @@ struct Program {
     subscriptions: BTreeSet<u32>,
     /// How many of its questions were held back.
     held_back: usize,
+    user: u32,
+    /// What it has of what may be kept for its user.
+    bytes: usize,
 }
 
 /// A server that is told everything.
@@ -201,6 +210,23 @@ struct Teller {
     contexts: BTreeSet<ContextId>,
     resources: BTreeSet<ResourceId>,
     heard: Duration,
+}
+
+impl Program {
+    /// Something with these attributes is to be kept for it.
+    fn keep(&mut self, attributes: &Attributes, users: &mut Users) -> Result<(), String> {
+        let bytes = counted(attributes);
+        users.keep(self.user, bytes)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// It is kept no longer.
+    fn give_back(&mut self, attributes: &Attributes, users: &mut Users) {
+        let bytes = counted(attributes);
+        users.give_back(self.user, bytes);
+        self.bytes -= bytes;
+    }
 }
 
 impl Known {
@@ -253,6 +279,8 @@ impl Directory {
             records: Records::default(),
             questions: Questions::default(),
             programs: BTreeMap::new(),
+            connected: BTreeMap::new(),
+            users: Users::new(usize::MAX),
             contexts: BTreeMap::new(),
             left: BTreeMap::new(),
             held_back: BTreeMap::new(),
@@ -269,6 +297,12 @@ impl Directory {
         }
     }
 
+    /// The same, with so many connections of one user's programs at most.
+    #[must_use]
+    pub fn with_connections_of_a_user(self, most: usize) -> Self {
+        Self { users: Users::new(most), ..self }
+    }
+
     /// What to do about `input`, `now` since 1970. That never goes back; how far it is from what others say shows in nothing
     /// but who of two had a name first.
     pub fn step(&mut self, now: Duration, input: Input) -> Vec<Output> {
@@ -276,6 +310,7 @@ impl Directory {
         self.begun.get_or_insert(self.now);
         let mut outputs = Vec::new();
         match input {
+            Input::Came(from, user) => self.came(from, user, &mut outputs),
             Input::Asked(from, user, request) => self.asked(from, user, request, &mut outputs),
             Input::OtherVersion(from, version) => {
                 self.refuse(from, None, other_version(version), &mut outputs);
@@ -296,6 +331,13 @@ impl Directory {
     /// All that include `query`, as any program of this node would be answered.
     pub fn find(&self, query: &Attributes) -> Vec<Record> {
         self.records.find(query)
+    }
+
+    fn came(&mut self, from: ConnectionId, user: u32, outputs: &mut Vec<Output>) {
+        match self.users.connect(user) {
+            Ok(()) => drop(self.connected.insert(from, user)),
+            Err(why) => self.refuse(from, None, why, outputs),
+        }
     }
 
     fn asked(
@@ -372,6 +414,8 @@ impl Directory {
             places: BTreeSet::new(),
             subscriptions: BTreeSet::new(),
             held_back: 0,
+            user: context.owner,
+            bytes: 0,
         };
         self.programs.insert(from, program);
         let (id, owner, since) = (context.id, context.owner, opened.since);
@@ -510,9 +554,11 @@ impl Directory {
         if program.places.len() >= RESOURCES_MOST {
             return Err(format!("{RESOURCES_MOST} resources are registered, which is the most"));
         }
-        if !program.places.insert(place) {
+        if program.places.contains(&place) {
             return Err(format!("{place} is registered already"));
         }
+        program.keep(&attributes, &mut self.users)?;
+        program.places.insert(place);
         let id = ResourceId { context: program.context, place };
         let home = self.contexts[&id.context].info.clone();
         self.appear(Record { id, attributes: attributes.clone(), home }, outputs);
@@ -531,6 +577,9 @@ impl Directory {
         let Some(program) = self.programs.get_mut(&from) else { return };
         let id = ResourceId { context: program.context, place };
         if program.places.remove(&place) {
+            if let Some(record) = self.records.get(id) {
+                program.give_back(&record.attributes, &mut self.users);
+            }
             self.vanish(id, outputs);
             self.tell(Change::Dropped(id), outputs);
         }
@@ -549,6 +598,12 @@ impl Directory {
         if program.subscriptions.len() >= SUBSCRIPTIONS_MOST {
             return Err(format!("{SUBSCRIPTIONS_MOST} questions are open, which is the most"));
         }
+        // One of the same number is replaced.
+        if let Some(before) = self.questions.remove((from, number)) {
+            program.give_back(&before, &mut self.users);
+        }
+        program.subscriptions.remove(&number);
+        program.keep(&query, &mut self.users)?;
         program.subscriptions.insert(number);
         let (parts, records) = in_parts(self.records.find(&query));
         self.questions.insert((from, number), query);
@@ -559,9 +614,10 @@ impl Directory {
     }
 
     fn unsubscribe(&mut self, from: ConnectionId, number: u32) {
-        self.questions.remove((from, number));
-        if let Some(program) = self.programs.get_mut(&from) {
+        let query = self.questions.remove((from, number));
+        if let (Some(program), Some(query)) = (self.programs.get_mut(&from), query) {
             program.subscriptions.remove(&number);
+            program.give_back(&query, &mut self.users);
         }
     }
 
@@ -871,7 +927,11 @@ impl Directory {
 
     /// A connection is no more: what depended on it goes.
     fn closed(&mut self, connection: ConnectionId, outputs: &mut Vec<Output>) {
+        if let Some(user) = self.connected.remove(&connection) {
+            self.users.disconnect(user);
+        }
         if let Some(program) = self.programs.remove(&connection) {
+            self.users.give_back(program.user, program.bytes);
             for number in program.subscriptions {
                 self.questions.remove((connection, number));
             }

@@ -696,3 +696,61 @@ fn a_snapshot_that_is_never_whole_changes_nothing() {
     assert!(outputs.contains(&Output::Close(third)));
     assert!(asked.0.callers.is_empty());
 }
+
+/// Goal: one user's programs have no more than a part of a server, are told so, and have room again when something of theirs has
+/// ended; another user's are not in want for them. Method: more programs than may be; and two that register and ask for as much
+/// as may be, in turn.
+#[test]
+fn the_programs_of_one_user_have_so_much_of_a_server() {
+    let mut directory = Directory::new("n0", 0, at(0), [], None).with_connections_of_a_user(2);
+    let [one, two, three, other] = [1, 2, 3, 4].map(ConnectionId);
+    let mut step = |input| directory.step(Duration::ZERO, input);
+    for (program, user) in [(one, 7), (two, 7), (other, 8)] {
+        assert_eq!(step(Input::Came(program, user)), []);
+    }
+    let why = "programs of user 7 have 2 connections to this server, which is the most".into();
+    let refused = Output::Answer(three, Answer::Refused { number: None, why });
+    assert_eq!(step(Input::Came(three, 7)), [refused, Output::Close(three)]);
+    step(Input::Closed(two));
+    assert_eq!(step(Input::Came(three, 7)), []);
+
+    for (program, user) in [(one, 7), (three, 7), (other, 8)] {
+        step(Input::Asked(program, user, hello(program.0)));
+    }
+    let long = &much()[0].1;
+    let register = |slot| {
+        let place = Place { slot, generation: 0 };
+        Request::Register { number: slot, place, attributes: long.clone() }
+    };
+    // As long, and none is so.
+    let (first, value) = long.iter().next().unwrap();
+    let nothing = long.clone().with(first, "c".repeat(value.len()));
+    let subscribe = |number| Request::Subscribe { number, query: nothing.clone() };
+    let mut why = |program, user, request| {
+        let outputs = step(Input::Asked(program, user, request));
+        outputs.into_iter().find_map(|output| match output {
+            Output::Answer(_, Answer::Refused { why, .. }) => Some(why),
+            _ => None,
+        })
+    };
+    let most = (0..20_000).find(|slot| why(one, 7, register(*slot)).is_some()).unwrap();
+    assert!(most > 5000, "{most}");
+    let refused = why(three, 7, register(0)).unwrap();
+    assert!(refused.contains("programs of user 7") && refused.contains("134217728"), "{refused}");
+    assert_eq!(why(other, 8, register(0)), None);
+    // A place that is dropped makes room for a question, and that for a place again.
+    let place = |slot| Place { slot, generation: 0 };
+    why(one, 7, Request::Drop { number: 1, place: place(0) });
+    why(one, 7, Request::Drop { number: 1, place: place(1) });
+    assert_eq!((why(three, 7, subscribe(1)), why(three, 7, subscribe(1))), (None, None));
+    assert!(why(one, 7, register(0)).is_none() && why(one, 7, register(1)).is_some());
+    why(three, 7, Request::Unsubscribe { number: 1 });
+    assert_eq!(why(three, 7, register(0)), None);
+    why(one, 7, Request::Unsubscribe { number: 9 });
+    assert!(why(three, 7, register(1)).is_some());
+    // A program that ends gives back all of it.
+    directory.step(Duration::ZERO, Input::Closed(one));
+    let asked = Input::Asked(three, 7, register(1));
+    let outputs = directory.step(Duration::ZERO, asked);
+    assert_eq!(outputs, [Output::Answer(three, Answer::Done { number: 1 })]);
+}

@@ -1,6 +1,7 @@
 //! How many rails the streams of a context may have beside the one that each of them needs: whoever talks to thousands of
 //! others over several networks has one rail to most of them.
 
+use crate::descriptors::descriptors_most;
 use crate::progress::lock;
 use std::sync::{Arc, Mutex};
 
@@ -55,15 +56,6 @@ impl Drop for Allowed {
 /// How many rails beside others a process with so many descriptors may have.
 fn beside_most(descriptors: usize) -> usize {
     (descriptors / PART / DESCRIPTORS).min(BESIDE_MOST)
-}
-
-/// How many descriptors this process may have.
-fn descriptors_most() -> usize {
-    let unlimited = libc::RLIM_INFINITY;
-    let mut limit = libc::rlimit { rlim_cur: unlimited, rlim_max: unlimited };
-    // SAFETY: writes to what lives during the call. Of the own process, and of what the kernel knows, it tells.
-    let _ = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    limit.rlim_cur as usize
 }
 
 #[cfg(test)]
