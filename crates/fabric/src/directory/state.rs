@@ -404,8 +404,10 @@ impl Directory {
     ) -> Result<(), String> {
         let mut context = ContextInfo { node: self.node.clone(), ..context };
         context.addresses.truncate(ADDRESSES_MOST);
-        let opened = Known { since: self.since(&context, claim), info: context.clone() };
-        self.may_open(&opened)?;
+        let claim = claim.filter(|claim| self.upholds(claim, &context));
+        let since = claim.map_or(self.now, |claim| claim.since);
+        let opened = Known { info: context.clone(), since };
+        self.may_open(&opened, claim.is_some())?;
         if self.contexts.contains_key(&context.id) {
             self.displace(context.id, outputs);
         }
@@ -418,7 +420,7 @@ impl Directory {
             bytes: 0,
         };
         self.programs.insert(from, program);
-        let (id, owner, since) = (context.id, context.owner, opened.since);
+        let (id, owner) = (context.id, context.owner);
         self.contexts.insert(id, opened);
         let welcome = Answer::Welcome {
             node: self.node.clone(),
@@ -432,22 +434,22 @@ impl Directory {
         Ok(())
     }
 
-    /// Since when that context of a program is its user's: as a server has written that has the cluster's key, or since now.
-    fn since(&self, context: &ContextInfo, claim: Option<Claim>) -> Duration {
+    /// Whether a server that has the cluster's key has written that claim for that context of a program.
+    fn upholds(&self, claim: &Claim, context: &ContextInfo) -> bool {
         let key = self.key.as_ref();
-        let is_upheld =
-            |claim: &Claim| key.is_some_and(|key| key.upholds(claim, context.id, context.owner));
-        claim.filter(is_upheld).map_or(self.now, |claim| claim.since)
+        key.is_some_and(|key| key.upholds(claim, context.id, context.owner))
     }
 
-    /// Whether a program of this node may have that context: nobody has, or had a moment ago, one of that name who had it first.
-    fn may_open(&self, opened: &Known) -> Result<(), String> {
+    /// Whether a program of this node may have that context: nobody has one of that name, and no other user had a moment ago, but
+    /// who came later than its claim says. Without a claim it comes now, whatever the clocks of others say.
+    fn may_open(&self, opened: &Known, is_claimed: bool) -> Result<(), String> {
         let (id, own) = (opened.info.id, opened.precedence());
-        if self.contexts.get(&id).is_some_and(|before| before.precedence() <= own) {
+        let is_later = |before: Precedence| is_claimed && own < before;
+        if self.contexts.get(&id).is_some_and(|before| !is_later(before.precedence())) {
             return Err(format!("context {id} is open already"));
         }
         match self.left.get(&id) {
-            Some((before, _)) if *before < own && before.1 != own.1 => {
+            Some((before, _)) if before.1 != own.1 && !is_later(*before) => {
                 Err(format!("context {id} was another user's a moment ago"))
             }
             _ => Ok(()),

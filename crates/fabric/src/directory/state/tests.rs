@@ -590,6 +590,25 @@ fn of_two_nodes_the_first_has_a_name_and_both_stay_connected() {
     }
 }
 
+/// Goal: nobody has another's name because a clock is behind. Method: another node, whose clock is ahead, has told of a context;
+/// a program without a claim says hello by that name while the context is there, and when it has just ended.
+#[test]
+fn who_claims_nothing_comes_last_whatever_clocks_say() {
+    let (other, now) = (ConnectionId(9), Duration::from_secs(1));
+    let mut directory = Directory::new("n0", 0, at(0), [], None);
+    let mut told = snapshot(2);
+    let Telling::Snapshot { contexts, .. } = &mut told else { unreachable!() };
+    contexts.push((ContextInfo { owner: 7, ..context(1) }, Duration::from_secs(100)));
+    directory.step(now, Input::Told(other, told));
+    let mut is_refused = |input| {
+        directory.step(now, input);
+        let outputs = directory.step(now, Input::Asked(OTHER.program, OTHER.user, hello(1)));
+        outputs.contains(&Output::Close(OTHER.program))
+    };
+    assert!(is_refused(Input::Tick));
+    assert!(is_refused(Input::Told(other, change(1, Change::Closed(ContextId::new(1))))));
+}
+
 /// Goal: nobody keeps a program from its own name who has taken it while the daemon was started again. Method: another user is
 /// quicker, on the same node and on another one; then the first shows its claim, and others show what is none of theirs.
 #[test]
