@@ -358,7 +358,7 @@ fn sleeps(aim: &Aim) -> bool {
 ///
 /// Of `k` such periods each has a `k`-th of the iteration's computing, and the last one also has room
 /// for all the waiting. So every iteration meets the same pauses, and no budget is lost asleep: the rate is that
-/// of the periods, whenever they begin on each node. Among several, the shortest: reports say more.
+/// of the periods, whenever they begin on each node. Among several whose slices can be kept, the shortest: reports say more.
 fn locked(aim: &Aim) -> Option<Nanos> {
     let computing = aim.utilisation_most * aim.iteration_seconds;
     let waiting = aim.iteration_seconds - computing;
@@ -371,7 +371,7 @@ fn locked(aim: &Aim) -> Option<Nanos> {
         .map(|parts| (parts, aim.iteration_seconds / aim.target / parts))
         .take_while(|(parts, period)| has_room(*parts, *period))
         .filter_map(|(_, period)| Nanos::from_secs_f64(period))
-        .filter(|period| *period <= aim.range.period_most_nanos)
+        .filter(|period| aim.range.holds(aim.target * aim.utilisation_least, *period))
         .last()
 }
 
@@ -796,6 +796,24 @@ mod tests {
             setting = policy.observe(&slower, sample(answer(setting))).unwrap_or(setting);
         }
         assert!((answer(setting) - 0.2).abs() <= 0.01, "{setting:?}");
+    }
+
+    // Goal: no period is locked that the range does not have, at a new target either. Method: an iteration of 4 ms, which
+    // at 50 % would take two periods of 4 ms; one of 100 ms beside a node that does little, whose slice of a millisecond
+    // takes 200 ms: longer ones than the shortest may have room for that, and are locked all the same.
+    #[test]
+    fn a_locked_period_is_one_that_can_be_kept() {
+        let half = Aim { utilisation_most: 0.5, utilisation_least: 0.5, ..aim(0.5) };
+        let quick = Aim { iteration_seconds: 0.004, ..half };
+        let uneven = Aim { iteration_seconds: 0.1, utilisation_least: 0.01, ..half };
+        for aim in [quick, uneven] {
+            let mut policy = Predictive { loses_asleep: true, ..Predictive::default() };
+            policy.start(&Aim { target: 0.6, ..aim });
+            let period = policy.retarget(0.6, &aim).unwrap().period;
+            assert!(aim.range.holds(aim.target * aim.utilisation_least, period), "{period}");
+        }
+        assert_eq!(locked(&quick), None);
+        assert_eq!(locked(&uneven), Some(Nanos::from_millis(200)));
     }
 
     #[test]
