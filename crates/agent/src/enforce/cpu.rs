@@ -56,8 +56,8 @@ struct Limit {
     offset: Option<Nanos>,
 }
 
-/// Moving periods takes less.
-const MOVED_WITHIN: Duration = Duration::from_secs(1);
+/// Moving periods takes less: the one of another length lasts a second at the most, as the kernel has it.
+const MOVED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The limit of a group.
 struct Limited {
@@ -250,7 +250,11 @@ impl CpuKeeper {
             group.create()?;
         }
         let aligned = match (before, offset) {
-            (Some(before), _) if (before.cpu, before.period) == (cpu, period) => before.aligned,
+            (Some(before), _) if (before.cpu, before.period) == (cpu, period) => {
+                // Since when the kernel has had another one is known on.
+                self.limits.insert(name.into(), before);
+                return Ok(());
+            }
             (Some(Limited { aligned: Some(aligned), .. }), Some(offset)) => {
                 aligned.set(cpu, period, offset)?;
                 Some(aligned)
@@ -294,31 +298,73 @@ mod tests {
     // Method: files in the place of the kernel's, which ends what it shows with a new line, as nobody writes it.
     #[test]
     fn a_limit_that_somebody_has_changed_is_set_again() {
-        let root = tempfile::tempdir().unwrap();
-        for path in ["keeptime", "keeptime/n1", "keeptime/n1/r1"] {
-            let directory = root.path().join(path);
-            fs::create_dir(&directory).unwrap();
-            fs::write(directory.join("cpu.shares"), "1024\n").unwrap();
-            fs::write(directory.join("cpu.cfs_quota_us"), "-1\n").unwrap();
-            fs::write(directory.join("cpu.cfs_period_us"), "100000\n").unwrap();
-        }
-        let all = Hierarchies::of(Some(V1::at(root.path())), None, None).unwrap();
-        let group = all.group("keeptime/n1/r1").unwrap();
-        let (feature, tried) = (Feature::CpuBandwidthV1, String::new());
-        let found = Capabilities(vec![Capability { feature, answer: Answer::Yes, tried }]);
-        let schedules = JobSchedules::new(Bounds::user_level(1));
-        let mut keeper = CpuKeeper::new(found, CpuPpm::from_percent(100), schedules);
-        let until = WallTime::from_unix_nanos(9);
-        let job = Assignment::new("r1".parse().unwrap(), CpuPpm::from_percent(40), until);
-        let quota = root.path().join("keeptime/n1/r1/cpu.cfs_quota_us");
-        let mut kept_after = |written: &str| {
-            fs::write(&quota, written).unwrap();
-            keeper.keep(&job, &group).unwrap();
-            fs::read_to_string(&quota).unwrap()
-        };
+        let mut written = Written::new();
+        let mut kept_after = |quota: &str| written.kept_after(quota, None);
         assert_eq!(kept_after("-1\n"), "4000");
         assert_eq!(kept_after("4000\n"), "4000\n");
         assert_eq!(kept_after("-1\n"), "4000");
         assert_eq!(kept_after("9000\n"), "4000");
+    }
+
+    // Goal: the same of a group whose periods are moved: what may be just that is left alone, and set again once it has
+    // lasted for longer. Method: the second look is as long after the first as moving takes at the most.
+    #[test]
+    fn a_limit_in_a_stated_period_that_somebody_has_changed_is_set_again() {
+        let mut written = Written::new();
+        let period = Some(Nanos::from_millis(100));
+        assert_eq!(written.kept_after("-1\n", period), "40000");
+        assert_eq!(written.kept_after("-1\n", period), "-1\n");
+        written.pass(MOVED_WITHIN);
+        assert_eq!(written.kept_after("-1\n", period), "40000");
+        assert_eq!(written.kept_after("-1\n", period), "-1\n");
+        // It was moved, and is where it belongs: the next time is another one.
+        assert_eq!(written.kept_after("40000\n", period), "40000\n");
+        written.pass(MOVED_WITHIN);
+        assert_eq!(written.kept_after("-1\n", period), "-1\n");
+    }
+
+    /// A job's group of files in the place of the kernel's, and what keeps 40 % for it.
+    struct Written {
+        root: tempfile::TempDir,
+        group: Group,
+        keeper: CpuKeeper,
+    }
+
+    impl Written {
+        fn new() -> Self {
+            let root = tempfile::tempdir().unwrap();
+            for path in ["keeptime", "keeptime/n1", "keeptime/n1/r1"] {
+                let directory = root.path().join(path);
+                fs::create_dir(&directory).unwrap();
+                fs::write(directory.join("cpu.shares"), "1024\n").unwrap();
+                fs::write(directory.join("cpu.cfs_quota_us"), "-1\n").unwrap();
+                fs::write(directory.join("cpu.cfs_period_us"), "100000\n").unwrap();
+            }
+            let all = Hierarchies::of(Some(V1::at(root.path())), None, None).unwrap();
+            let group = all.group("keeptime/n1/r1").unwrap();
+            let (feature, tried) = (Feature::CpuBandwidthV1, String::new());
+            let found = Capabilities(vec![Capability { feature, answer: Answer::Yes, tried }]);
+            let schedules = JobSchedules::new(Bounds::user_level(1));
+            let keeper = CpuKeeper::new(found, CpuPpm::from_percent(100), schedules);
+            Self { root, group, keeper }
+        }
+
+        /// The quota at the next look, after somebody has written one.
+        fn kept_after(&mut self, written: &str, period: Option<Nanos>) -> String {
+            let until = WallTime::from_unix_nanos(9);
+            let job = Assignment::new("r1".parse().unwrap(), CpuPpm::from_percent(40), until);
+            let job = Assignment { cpu_period_nanos: period, ..job };
+            let quota = self.root.path().join("keeptime/n1/r1/cpu.cfs_quota_us");
+            fs::write(&quota, written).unwrap();
+            self.keeper.keep(&job, &self.group).unwrap();
+            fs::read_to_string(&quota).unwrap()
+        }
+
+        /// As if so much time had passed.
+        fn pass(&mut self, span: Duration) {
+            for limited in self.keeper.limits.values_mut() {
+                limited.another_since = limited.another_since.and_then(|at| at.checked_sub(span));
+            }
+        }
     }
 }
