@@ -122,6 +122,9 @@ pub struct Controller {
 #[serde(deny_unknown_fields)]
 struct InForce {
     setting: Setting,
+    /// What it is to reach; 0 as an earlier version wrote it.
+    #[serde(default)]
+    target_ppm: Share,
     schedules: Vec<Schedule>,
     since_nanos: Nanos,
 }
@@ -131,6 +134,8 @@ struct InForce {
 #[serde(deny_unknown_fields)]
 struct Pending {
     setting: Setting,
+    #[serde(default)]
+    target_ppm: Share,
     proposal: Proposal,
 }
 
@@ -216,8 +221,7 @@ impl Controller {
             interval: None,
             actual: None,
         };
-        let aim = controller.aim();
-        let setting = controller.settings.policy.start(&aim);
+        let setting = controller.first_setting();
         let proposal = controller.propose(setting);
         Ok((controller, proposal))
     }
@@ -278,14 +282,12 @@ impl Controller {
     /// Says what became of a proposal. One that is not pending any more changes nothing. The next
     /// proposal, if one waited.
     pub fn resolve(&mut self, sequence: u64, outcome: Outcome) -> Option<Proposal> {
-        let Pending { setting, proposal } =
-            self.pending.take_if(|pending| pending.proposal.sequence == sequence)?;
+        let pending = self.pending.take_if(|pending| pending.proposal.sequence == sequence)?;
         match outcome {
             Outcome::InForce { since } => {
                 // The first period is one of transition.
-                let since_nanos = since.saturating_add(setting.period);
-                self.in_force =
-                    Some(InForce { setting, schedules: proposal.schedules, since_nanos });
+                let since_nanos = since.saturating_add(pending.setting.period);
+                self.in_force = Some(pending.in_force(since_nanos));
             }
             Outcome::Refused | Outcome::Withdrawn => {
                 if outcome == Outcome::Refused {
@@ -302,18 +304,20 @@ impl Controller {
     }
 
     /// To be called now and then: notices when reports stay away. A proposal if the application is to
-    /// have its proportional share for that reason.
+    /// have its proportional share for that reason; the same again as long as nodes refuse what another target takes.
     pub fn tick(&mut self, now: Nanos) -> Option<Proposal> {
         let usual = self.interval.unwrap_or(0.0);
         let patience = Nanos::from_secs_f64(usual * SILENT_INTERVALS)?.max(SILENT_LEAST);
         let silent = now.saturating_sub(self.heard_nanos) > patience;
-        if !silent || self.health == Health::Unreported || self.in_force.is_none() {
+        let in_force = self.in_force.as_ref()?;
+        let is_done = self.health == Health::Unreported && self.aims_at(in_force.target_ppm);
+        if !silent || is_done {
             return None;
         }
-        self.health = Health::Unreported;
-        self.actual = None;
-        let aim = self.aim();
-        let setting = self.settings.policy.start(&aim);
+        (self.health, self.actual) = (Health::Unreported, None);
+        // What is refused is asked for again after as long.
+        self.heard_nanos = now;
+        let setting = self.first_setting();
         self.propose_change(setting)
     }
 
@@ -321,28 +325,32 @@ impl Controller {
     /// the nodes have; a proposal if that is not what they should.
     pub fn resume(&mut self, now: Nanos, observed: &[Schedule]) -> Option<Proposal> {
         self.heard_nanos = now;
-        self.next = None;
-        match (self.pending.take(), &mut self.in_force) {
+        let mut is_dropped = self.next.take().is_some();
+        match self.pending.take() {
             // Whether all nodes have what was pending is seen on them, not remembered.
-            (Some(Pending { setting, proposal }), _) if proposal.schedules == observed => {
-                let schedules = proposal.schedules;
-                self.in_force = Some(InForce { setting, schedules, since_nanos: now });
-                None
+            Some(pending) if pending.proposal.schedules == observed => {
+                self.in_force = Some(pending.in_force(now));
             }
-            (dropped, Some(in_force)) => {
-                in_force.since_nanos = now;
-                let setting = in_force.setting;
-                let adopted = in_force.schedules == observed;
-                if dropped.is_some() {
-                    self.settings.policy.refused(setting);
-                }
-                (!adopted).then(|| self.propose(setting))
-            }
-            (_, None) => {
-                let aim = self.aim();
-                let setting = self.settings.policy.start(&aim);
-                Some(self.propose(setting))
-            }
+            pending => is_dropped |= pending.is_some(),
+        }
+        let Some(in_force) = &mut self.in_force else {
+            let setting = self.first_setting();
+            return Some(self.propose(setting));
+        };
+        in_force.since_nanos = now;
+        let (setting, target) = (in_force.setting, in_force.target_ppm);
+        let is_adopted = in_force.schedules == observed;
+        if is_dropped {
+            self.settings.policy.refused(setting);
+        }
+        // What was to follow is asked for anew: where nothing is reported, nothing else would ever ask for it.
+        let is_lost = is_dropped && self.health == Health::Unreported;
+        let is_anew = is_lost || !self.aims_at(target);
+        let setting = if is_anew { self.first_setting() } else { setting };
+        match is_adopted {
+            true if is_anew => self.propose_change(setting),
+            true => None,
+            false => Some(self.propose(setting)),
         }
     }
 
@@ -381,6 +389,17 @@ impl Controller {
         }
         self.heard_nanos = self.heard_nanos.max(report.to());
         self.health = Health::Steered;
+    }
+
+    /// Whether it is held at this target, or to be.
+    fn aims_at(&self, target: Share) -> bool {
+        self.settings.target == target
+    }
+
+    /// The proportional one, as before any report.
+    fn first_setting(&mut self) -> Setting {
+        let aim = self.aim();
+        self.settings.policy.start(&aim)
     }
 
     fn aim(&self) -> Aim {
@@ -435,9 +454,9 @@ impl Controller {
             self.next = Some(setting);
             return None;
         }
-        let schedules = self.schedules(setting);
+        let (schedules, target) = (self.schedules(setting), self.settings.target);
         if let Some(in_force) = self.in_force.as_mut().filter(|f| f.schedules == schedules) {
-            in_force.setting = setting;
+            (in_force.setting, in_force.target_ppm) = (setting, target);
             return None;
         }
         Some(self.propose(setting))
@@ -446,7 +465,8 @@ impl Controller {
     fn propose(&mut self, setting: Setting) -> Proposal {
         self.sequence += 1;
         let proposal = Proposal { sequence: self.sequence, schedules: self.schedules(setting) };
-        self.pending = Some(Pending { setting, proposal: proposal.clone() });
+        let target_ppm = self.settings.target;
+        self.pending = Some(Pending { setting, target_ppm, proposal: proposal.clone() });
         proposal
     }
 
@@ -456,6 +476,14 @@ impl Controller {
             Schedule::new(cpu, setting.period)
         };
         self.settings.full_speed.utilisations().zip(&self.granted).map(of_node).collect()
+    }
+}
+
+impl Pending {
+    /// All nodes have it, and reports are about it from then on.
+    fn in_force(self, since_nanos: Nanos) -> InForce {
+        let Self { setting, target_ppm, proposal: Proposal { schedules, .. } } = self;
+        InForce { setting, target_ppm, schedules, since_nanos }
     }
 }
 
@@ -668,6 +696,37 @@ mod tests {
         let mut lost = controller.clone();
         let again = lost.resume(at(0), &[before[0], proposal.schedules[1]]).unwrap();
         assert_eq!(again.schedules, before);
+    }
+
+    // Goal: a target that nobody has answered to is asked for again as soon as nodes are seen without it, and one that was
+    // set meanwhile as well; where nothing is reported, nothing else would ask. Method: one whose reports stay away.
+    #[test]
+    fn a_target_that_was_lost_on_its_way_is_asked_for_again() {
+        let mut silent = started(50);
+        assert_eq!(silent.tick(at(20_000)), None, "it has its proportional share");
+        let before = silent.view().schedules;
+        let cpu = |proposal: &Proposal| proposal.schedules[0].cpu();
+        let lost = silent.retarget(percent(40), None).unwrap().unwrap();
+        let mut resumed = silent.clone();
+        let again = resumed.resume(at(21_000), &before).unwrap();
+        assert_eq!(cpu(&again), cpu_floor(0.4 * 0.52));
+        // Not again, once they have it.
+        assert_eq!(resumed.resume(at(22_000), &again.schedules), None);
+        assert_eq!(resumed.tick(at(99_000)), None);
+
+        assert_eq!(silent.retarget(percent(20), None), Ok(None));
+        for observed in [&before, &lost.schedules] {
+            let mut resumed = silent.clone();
+            let next = resumed.resume(at(21_000), observed).unwrap();
+            assert_eq!(cpu(&next), cpu_floor(0.2 * 0.52));
+            resumed.resolve(next.sequence, Outcome::Refused);
+            // Nodes that are full are asked again, and not all the time.
+            assert_eq!(resumed.tick(at(30_000)), None);
+            let later = resumed.tick(at(32_000)).unwrap();
+            assert_eq!(later.schedules, next.schedules);
+            resumed.resolve(later.sequence, Outcome::InForce { since: at(32_000) });
+            assert_eq!(resumed.tick(at(99_000)), None);
+        }
     }
 
     #[test]

@@ -151,8 +151,13 @@ impl<N: Nodes> Steering<N> {
         }
         let before = Box::new(controller.clone());
         let proposal = controller.retarget(target, None).map_err(|invalid| invalid.to_string())?;
+        let follows = proposal.is_none() && controller.pending().is_some();
         self.memory.former = Some(before.clone());
-        let applied = self.carry_out(proposal, Turn::Now);
+        let applied = match follows {
+            // What was asked for before is not answered yet.
+            true => Applied::Unknown,
+            false => self.carry_out(proposal, Turn::Now),
+        };
         self.memory.former = None;
         match applied {
             Applied::Refused { reason } => {

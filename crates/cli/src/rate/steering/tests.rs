@@ -163,6 +163,26 @@ fn a_program_that_tells_nothing_has_its_part_of_the_cpu() {
     assert!((run.share() - 0.5).abs() < 0.001, "{}", run.share());
 }
 
+// Goal: a rate that is set while the broker is away is had once it is back, and is not said to be had before, by a program
+// that tells nothing too. Method: one rate, or two before anybody answers; what was asked for first was done or not.
+#[test]
+fn a_rate_that_is_set_while_nobody_answers_follows() {
+    for (obeys, rates) in [(false, vec![50]), (false, vec![50, 40]), (true, vec![50, 40])] {
+        let mut run = Run::start(25);
+        run.read_input(80);
+        run.answer(Some(Applied::Unknown), obeys);
+        for rate in &rates {
+            let said = run.steering.set(percent(*rate)).unwrap_err();
+            assert!(said.contains("follows"), "{said}");
+        }
+        run.answer(None, false);
+        run.steering.tick(Nanos::from_secs(82));
+        let expected = percent(*rates.last().unwrap());
+        assert_eq!(run.steering.state().target, expected);
+        assert!((run.share() - expected.as_f64()).abs() < 1e-6, "{rates:?}: {}", run.share());
+    }
+}
+
 // Goal: a program is held at its rate, however long it has told nothing at first. Method: 70 seconds of input, then
 // a simulated program: it is measured as at its start, and what it used before does not count.
 #[test]
