@@ -3,7 +3,7 @@
 
 use super::counted::Told;
 use super::lines;
-use super::steering::{Applied, Memory, Nodes, Steering};
+use super::steering::{Applied, Memory, Nodes, Steering, Used};
 use keeptime_control::{FullSpeed, Schedule};
 use keeptime_model::units::{CpuPpm, Nanos, Share};
 use serde::de::DeserializeOwned;
@@ -96,7 +96,7 @@ pub enum Question {
 #[serde(rename_all = "kebab-case")]
 pub enum Answered {
     /// To [`Question::Used`].
-    Used(Option<Vec<Nanos>>),
+    Used(Option<Used>),
     /// To [`Question::Apply`] and [`Question::Release`].
     Applied(Applied),
     /// To [`Question::Observed`].
@@ -183,7 +183,7 @@ impl<R: BufRead, W: Write> Nodes for Holder<R, W> {
         let _ = self.say(&Said::Remembers(Box::new(memory.clone())));
     }
 
-    fn used(&mut self) -> Option<Vec<Nanos>> {
+    fn used(&mut self) -> Option<Used> {
         match self.ask(Question::Used)? {
             Answered::Used(used) => used,
             _ => None,

@@ -203,7 +203,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 mod tests {
     use super::*;
     use crate::rate::controller::serve;
-    use crate::rate::steering::{Applied, Phase, Wanted};
+    use crate::rate::steering::{Applied, Phase, Used, Wanted};
     use keeptime_control::{Policy, Schedule};
     use keeptime_model::units::{CpuPpm, Nanos, Share};
     use std::net::Shutdown;
@@ -220,8 +220,8 @@ mod tests {
     }
 
     impl Nodes for Obedient {
-        fn used(&mut self) -> Option<Vec<Nanos>> {
-            Some(vec![self.used; 2])
+        fn used(&mut self) -> Option<Used> {
+            Some(Used { at: Nanos::default(), each: vec![self.used; 2] })
         }
 
         fn apply(&mut self, schedules: &[Schedule], _in_turn: bool) -> Applied {

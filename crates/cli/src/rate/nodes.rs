@@ -1,7 +1,7 @@
 //! The nodes of a job as a run has them: shares are changed by the broker, CPU time is told by agents.
 
 use super::counted::Look;
-use super::steering::{Applied, Nodes};
+use super::steering::{Applied, Nodes, Used};
 use crate::cluster::Cluster;
 use crate::reach::KeptAgent;
 use anyhow::{Result, bail};
@@ -130,10 +130,11 @@ impl GrantedNodes {
 }
 
 impl Nodes for GrantedNodes {
-    fn used(&mut self) -> Option<Vec<Nanos>> {
+    fn used(&mut self) -> Option<Used> {
         let job = &self.job;
         let used = |agent: &mut KeptAgent| agent.ask(|client| client.used(job)).ok();
-        self.agents.iter_mut().map(used).collect()
+        let each = self.agents.iter_mut().map(used).collect::<Option<_>>()?;
+        Some(Used { at: self.clock.elapsed().into(), each })
     }
 
     fn apply(&mut self, schedules: &[Schedule], in_turn: bool) -> Applied {

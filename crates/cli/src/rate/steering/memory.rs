@@ -21,6 +21,9 @@ pub struct Memory {
     pub(super) former: Option<Box<Controller>>,
     /// Where the next report begins.
     pub(super) mark: Option<Mark>,
+    /// CPU time was told last at this instant.
+    #[serde(default)]
+    pub(super) answered: Nanos,
     /// It does not begin before then: what was done earlier is about another schedule.
     pub(super) fresh_from: Nanos,
     /// Since when nothing was told, while full speed is measured.
@@ -112,6 +115,7 @@ impl Memory {
             stage: Stage::measured(nodes),
             former: None,
             mark: None,
+            answered: fresh_from,
             fresh_from,
             silent: None,
             patience: SILENT_MOST,

@@ -25,7 +25,7 @@ use keeptime_control::{Controller, FullSpeed, Outcome, Proposal, Report, Schedul
 use keeptime_model::Invalid;
 use keeptime_model::units::{CpuPpm, Nanos, Share};
 use memory::{PATIENCE_MOST, Stage, Turn, Waiting};
-use reports::{Mark, of_one, report, uses_all};
+use reports::{Mark, Spans, of_one, report, spans, uses_all};
 use serde::{Deserialize, Serialize};
 use wanted::check;
 
@@ -34,7 +34,7 @@ pub trait Nodes {
     /// Keeps what is known just before something is changed: who goes on from it sees on the nodes whether it was.
     fn remember(&mut self, _memory: &Memory) {}
     /// The CPU time that the job has used so far on each; nothing if one does not answer.
-    fn used(&mut self) -> Option<Vec<Nanos>>;
+    fn used(&mut self) -> Option<Used>;
     /// Puts schedules of the same period in force, one for each node or one for all: on all, or on none. `in_turn`: as
     /// soon as no other job of theirs has been changed just now.
     fn apply(&mut self, schedules: &[Schedule], in_turn: bool) -> Applied;
@@ -44,6 +44,15 @@ pub trait Nodes {
     fn observed(&mut self) -> Option<Vec<Schedule>>;
     /// The CPU that each could have until its reservation ends, with what it has of that; nothing if nobody knows.
     fn available(&mut self) -> Option<Vec<CpuPpm>>;
+}
+
+/// The CPU time that a job had used on each of its nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Used {
+    /// When all had told.
+    pub at: Nanos,
+    /// By rank.
+    pub each: Vec<Nanos>,
 }
 
 /// What came of a schedule.
@@ -80,6 +89,7 @@ impl<N: Nodes> Steering<N> {
         let mut steering = Self { nodes, memory };
         // What was done while nobody looked is no report, nor was it silence.
         (steering.memory.mark, steering.memory.silent) = (None, None);
+        steering.memory.answered = Nanos::default();
         steering.memory.fresh_from = steering.memory.fresh_from.max(now);
         // What waits for its turn is in force nowhere.
         if steering.memory.waiting.is_none() {
@@ -105,9 +115,20 @@ impl<N: Nodes> Steering<N> {
         if !self.is_due(at) {
             return;
         }
-        // If a node does not answer now, the report is as much longer.
-        let Some(used) = self.nodes.used() else { return };
-        self.pass(Mark { at, work, used });
+        // What was told while a node was slow to answer is of before that answer: no CPU time is of then.
+        if at < self.memory.answered {
+            return;
+        }
+        // If a node does not answer now, or does too late, the report is as much longer.
+        let Some(Used { at: answered, each: used }) = self.nodes.used() else { return };
+        self.memory.answered = answered;
+        let next = Mark { at, work, used, late: answered.saturating_sub(at) };
+        match self.memory.mark.as_ref().map(|before| spans(before, &next)) {
+            None | Some(Spans::Alike) => self.pass(next),
+            Some(Spans::TooLong) => {}
+            // What the last one says of CPU time is of later than this one: it begins anew.
+            Some(Spans::TooShort) => self.memory.mark = Some(next),
+        }
     }
 
     /// The program's MPI calls have told so much.
@@ -118,7 +139,8 @@ impl<N: Nodes> Steering<N> {
         }
         self.hear(at);
         if self.is_due(at) {
-            self.pass(Mark { at, work, used });
+            // CPU time is that of the same instant.
+            self.pass(Mark { at, work, used, late: Nanos::default() });
         }
     }
 

@@ -10,6 +10,27 @@ pub(super) struct Mark {
     pub(super) at: Nanos,
     pub(super) work: u64,
     pub(super) used: Vec<Nanos>,
+    /// How much later than work the CPU time is of: agents may be slow to answer.
+    #[serde(default)]
+    pub(super) late: Nanos,
+}
+
+/// What time a report's CPU time is of, beside that of its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spans {
+    Alike,
+    TooLong,
+    TooShort,
+}
+
+/// How the span of CPU time between two marks lies beside that of work.
+pub(super) fn spans(from: &Mark, to: &Mark) -> Spans {
+    let most = Nanos::new(to.at.saturating_sub(from.at).get() / SPANS_APART);
+    match (to.late.saturating_sub(from.late), from.late.saturating_sub(to.late)) {
+        (longer, _) if longer > most => Spans::TooLong,
+        (_, shorter) if shorter > most => Spans::TooShort,
+        _ => Spans::Alike,
+    }
 }
 
 /// What was done between two marks, with what each node used, as if the busiest used no more than [`UNEQUAL_MOST`] times
@@ -40,6 +61,9 @@ pub(super) fn uses_all(report: &Report, given: CpuPpm) -> bool {
 }
 
 const USES_ALL: f64 = 0.9;
+/// CPU time of a span that is longer or shorter by a twentieth says as much too much or too little of what work costs: as
+/// processors wander, and less than a report tells.
+const SPANS_APART: u64 = 20;
 /// The busiest of a program's nodes has no more than so many times what another has: a slice of less than a millisecond
 /// cannot be kept, and what is nearly idle would make the periods of all as much longer.
 const UNEQUAL_MOST: u64 = 4;

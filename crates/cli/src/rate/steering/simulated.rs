@@ -1,6 +1,6 @@
 //! A simulated run for tests: a program on two nodes in virtual time, and what steers it.
 
-use super::{Applied, Memory, Nodes, Phase, Steering, Wanted};
+use super::{Applied, Memory, Nodes, Phase, Steering, Used, Wanted};
 use crate::rate::counted::{Count, Counts, Look, Unit};
 use keeptime_control::plant::Plant;
 use keeptime_control::plant::bsp::{BspPlant, Machine, Program, Waiting};
@@ -42,8 +42,9 @@ impl Nodes for Shared {
         self.0.borrow_mut().remembered = Some(serde_json::to_string(memory).unwrap());
     }
 
-    fn used(&mut self) -> Option<Vec<Nanos>> {
-        Some(self.0.borrow().used.clone())
+    fn used(&mut self) -> Option<Used> {
+        let world = self.0.borrow();
+        Some(Used { at: world.plant.now(), each: world.used.clone() })
     }
 
     fn apply(&mut self, schedules: &[Schedule], in_turn: bool) -> Applied {
@@ -165,6 +166,19 @@ impl Run {
         let report = self.work();
         self.steering.progress(self.work, report.to());
         self.done(&report)
+    }
+
+    /// Units of work for so many seconds, which lines tell while an agent does not answer: all of them are heard once it
+    /// does. How many.
+    pub(super) fn told_late(&mut self, seconds: f64) -> usize {
+        let from = self.world.0.borrow().plant.now();
+        let mut told = Vec::new();
+        while self.world.0.borrow().plant.now().saturating_sub(from).as_secs_f64() < seconds {
+            let at = self.work().to();
+            told.push((self.work, at));
+        }
+        told.iter().for_each(|(work, at)| self.steering.progress(*work, *at));
+        told.len()
     }
 
     /// One unit of work, which MPI calls tell at the first look of each second.

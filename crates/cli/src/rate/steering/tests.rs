@@ -326,6 +326,54 @@ fn a_controller_can_be_killed_at_any_stage() {
     assert!((mean - 0.3).abs() < 0.02, "{mean}");
 }
 
+// Goal: an agent that is slow to answer changes nothing of what work is seen to cost. Method: one that answers 3 s later
+// now and then, while what is told waits: of those seconds each, the CPU time is that of all.
+#[test]
+fn what_is_told_late_says_nothing_wrong_of_cpu_time() {
+    let mut run = Run::steered(30);
+    let full_speed = run.steering.state().full_speed.unwrap();
+    for _ in 0..20 {
+        run.mean(30);
+        let told = run.told_late(3.0);
+        assert!(told >= 3, "several are told at once: {told}");
+        let now = run.steering.state().full_speed.unwrap();
+        assert!((now / full_speed - 1.0).abs() < 0.06, "{now}, {full_speed}");
+    }
+    let mean = run.mean(400);
+    assert!((mean - 0.3).abs() < 0.02, "{mean}");
+}
+
+// Goal: agents that are always as late are no reason to wait for better answers, and one that was once is not waited for
+// longer than it takes. Method: the lateness of each answer, a second after the other.
+#[test]
+fn reports_go_on_however_late_agents_are() {
+    let reports = |late: &dyn Fn(u64) -> u64| {
+        let mark = |second: u64| Mark {
+            at: Nanos::from_secs(second),
+            work: 0,
+            used: Vec::new(),
+            late: Nanos::from_millis(late(second)),
+        };
+        let (mut before, mut reports) = (mark(0), 0);
+        for next in (1..=60).map(mark) {
+            match spans(&before, &next) {
+                Spans::TooLong => {}
+                Spans::TooShort => before = next,
+                Spans::Alike => (before, reports) = (next, reports + 1),
+            }
+        }
+        reports
+    };
+    assert_eq!(reports(&|_| 0), 60);
+    assert_eq!(reports(&|_| 900), 60);
+    // From the tenth second on: one report is of six.
+    assert_eq!(reports(&|second| if second < 10 { 0 } else { 300 }), 55);
+    // Once.
+    for late in [0, 10] {
+        assert_eq!(reports(&|second| if second == late { 3_000 } else { 0 }), 59);
+    }
+}
+
 #[test]
 fn a_report_over_an_agents_restart_does_not_count() {
     let mut run = Run::start(30);
