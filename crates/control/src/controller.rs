@@ -231,7 +231,7 @@ impl Controller {
     /// # Errors
     /// A report that says what fewer or more nodes used than there are.
     pub fn report(&mut self, report: &Report) -> Result<Option<Proposal>, Invalid> {
-        let nodes = self.settings.full_speed.nodes();
+        let nodes = self.settings.full_speed.nodes_told();
         if !report.used().is_empty() && report.used().len() != nodes {
             let expected = format!("the CPU time of {nodes} nodes, or nothing");
             return Err(Invalid::new("used", report.used().len(), expected));

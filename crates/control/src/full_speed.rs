@@ -23,6 +23,9 @@ pub struct FullSpeed {
     seconds: f64,
     /// CPU seconds that it uses on each node.
     used: Vec<Cost>,
+    /// Whether what the busiest of them uses stands for all.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_alike: bool,
     /// CPU seconds that it computes on the node that computes most, if that is told.
     computed: Option<Cost>,
     /// Whether it uses CPU time while it waits.
@@ -60,7 +63,7 @@ impl FullSpeed {
         }
         let used = cpu.iter().map(|used| Cost::measured(utilisation(*used) / rate)).collect();
         let polls = cpu.iter().any(|used| *used >= POLLS_FROM);
-        Ok(Self { seconds: 1.0 / rate, used, computed: None, polls })
+        Ok(Self { seconds: 1.0 / rate, used, is_alike: false, computed: None, polls })
     }
 
     /// The same of a program that does or does not use CPU time while it waits.
@@ -78,15 +81,13 @@ impl FullSpeed {
     }
 
     /// The same with one node that stands for all, the one that uses most, if no other uses less than `part` of that:
-    /// what their measured use differs by is chance then, and the one that has too little of it would hold up all.
+    /// what their measured use differs by is chance then, and the one that has too little of it would hold up all. Each is
+    /// followed all the same: who uses most in a single report does so by chance.
     #[must_use]
     pub fn as_one_if_alike(self, part: f64) -> Self {
-        let most = self.used.iter().copied().max_by(|a, b| a.measured.total_cmp(&b.measured));
-        let is_alike = |most: &Cost| self.used.iter().all(|c| c.measured >= part * most.measured);
-        match most.filter(is_alike) {
-            Some(most) => Self { used: vec![most], ..self },
-            None => self,
-        }
+        let most = self.most(|cost| cost.measured);
+        let is_alike = self.used.iter().all(|cost| cost.measured >= part * most);
+        Self { is_alike, ..self }
     }
 
     /// Whether it uses CPU time while it waits.
@@ -99,8 +100,13 @@ impl FullSpeed {
         !self.polls || self.computed.is_some()
     }
 
-    /// How many nodes the application has.
+    /// How many nodes have schedules of their own: all that the application has, or one that stands for all.
     pub fn nodes(&self) -> usize {
+        if self.is_alike { 1 } else { self.used.len() }
+    }
+
+    /// Of how many nodes reports tell the CPU time.
+    pub fn nodes_told(&self) -> usize {
         self.used.len()
     }
 
@@ -116,21 +122,28 @@ impl FullSpeed {
     }
 
     fn seconds_by(&self, value: fn(&Cost) -> f64) -> f64 {
-        let most = |value: fn(&Cost) -> f64| self.used.iter().map(value).fold(0.0, f64::max);
         let slower = match &self.computed {
             Some(cost) => value(cost) - cost.measured,
-            None => most(value) - most(|cost| cost.measured),
+            None => self.most(value) - self.most(|cost| cost.measured),
         };
         // A node that computes on several processors may save more than there is.
         (self.seconds + slower).max(self.seconds / DRIFT_MOST)
     }
 
+    /// Of the node that has most of it.
+    fn most(&self, value: fn(&Cost) -> f64) -> f64 {
+        self.used.iter().map(value).fold(0.0, f64::max)
+    }
+
     /// What a node uses at full speed, now, in processors. What polls uses what it used.
     pub fn utilisation(&self, node: usize) -> f64 {
-        let cost = self.used[node];
+        let of = |value: fn(&Cost) -> f64| match self.is_alike {
+            true => self.most(value),
+            false => value(&self.used[node]),
+        };
         match self.polls {
-            true => cost.measured / self.seconds,
-            false => cost.lately / self.seconds_by(|cost| cost.lately),
+            true => of(|cost| cost.measured) / self.seconds,
+            false => of(|cost| cost.lately) / self.seconds_by(|cost| cost.lately),
         }
     }
 
@@ -144,7 +157,7 @@ impl FullSpeed {
         if report.work() <= 0.0 {
             return;
         }
-        if !self.polls && report.used().len() == self.nodes() {
+        if !self.polls && report.used().len() == self.nodes_told() {
             for (cost, used) in self.used.iter_mut().zip(report.used()) {
                 cost.learn(used.as_secs_f64() / report.work());
             }
@@ -358,6 +371,16 @@ mod tests {
         assert_eq!(used(&[48, 50, 41]), [50.0]);
         assert_eq!(used(&[48, 50, 39]), [48.0, 50.0, 39.0]);
         assert_eq!(used(&[7]), [7.0]);
+    }
+
+    // Goal: what earlier versions have kept of nodes that work alike, which is one node, is read.
+    #[test]
+    fn one_node_that_was_kept_for_all_is_read() {
+        let cost = r#"{"measured":0.05,"now":0.05,"lately":0.05}"#;
+        let text = format!(r#"{{"seconds":0.1,"used":[{cost}],"computed":null,"polls":false}}"#);
+        let full: FullSpeed = serde_json::from_str(&text).unwrap();
+        assert_eq!((full.nodes(), full.nodes_told(), full.utilisation(0)), (1, 1, 0.5));
+        assert_eq!(serde_json::to_string(&full).unwrap(), text);
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl KnownSpeeds {
             .with_context(|| format!("{path} does not tell full speeds: remove it"))?;
         for known in &file.known {
             let rate = known.full_speed.rate();
-            let nodes = known.full_speed.nodes();
+            let nodes = known.full_speed.nodes_told();
             ensure!(
                 rate.is_finite() && rate > 0.0 && (nodes == 1 || nodes == known.nodes as usize),
                 "{path} has a full speed of {rate} on {nodes} nodes, expected one above 0 of {}, or of one \

@@ -277,7 +277,7 @@ impl<N: Nodes> Steering<N> {
                 return self.begin(found, report.to());
             }
             Stage::Steered(controller) => {
-                let report = match controller.settings().full_speed.nodes() {
+                let report = match controller.settings().full_speed.nodes_told() {
                     1 => &of_one(report),
                     _ => report,
                 };

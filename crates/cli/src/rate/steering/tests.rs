@@ -3,7 +3,8 @@
 use super::simulated::{FULL, Run, percent, wanted};
 use super::*;
 use crate::rate::counted::Counts;
-use keeptime_control::plant::Plant;
+use keeptime_control::plant::{Plant, Random};
+use keeptime_control::schedule::utilisation;
 
 // Goal: a program that uses half a processor at full speed runs at the rate that was asked for, and at another
 // one. Method: a simulated program; the mean over hundreds of iterations.
@@ -324,6 +325,76 @@ fn a_controller_can_be_killed_at_any_stage() {
     run.mean(100);
     let mean = run.mean(400);
     assert!((mean - 0.3).abs() < 0.02, "{mean}");
+}
+
+/// So many nodes of one program that work alike: a second of work on each costs half a second, and by chance up to a tenth
+/// more or less.
+struct Alike {
+    schedules: Vec<Schedule>,
+    used: Vec<Nanos>,
+    now: Nanos,
+    random: Random,
+}
+
+impl Alike {
+    /// A second; the work that is done then, of a thousand at full speed.
+    fn pass(&mut self) -> f64 {
+        let share = (utilisation(self.schedules[0].cpu()) / 0.5).min(1.0);
+        for used in &mut self.used {
+            let cost = 0.5 + 0.1 * (self.random.part() - 0.5);
+            *used = used.saturating_add(Nanos::from_secs_f64(share * cost).unwrap());
+        }
+        self.now = self.now.saturating_add(Nanos::from_secs(1));
+        1_000.0 * share
+    }
+}
+
+impl Nodes for Alike {
+    fn used(&mut self) -> Option<Used> {
+        Some(Used { at: self.now, each: self.used.clone() })
+    }
+
+    fn apply(&mut self, schedules: &[Schedule], _in_turn: bool) -> Applied {
+        self.schedules = schedules.to_vec();
+        Applied::InForce { since: self.now }
+    }
+
+    fn release(&mut self, full: CpuPpm) -> Applied {
+        self.apply(&[Schedule::new(full, Nanos::from_millis(10))], false)
+    }
+
+    fn observed(&mut self) -> Option<Vec<Schedule>> {
+        Some(vec![self.schedules[0]; self.used.len()])
+    }
+
+    fn available(&mut self) -> Option<Vec<CpuPpm>> {
+        None
+    }
+}
+
+// Goal: how many nodes there are makes no program look slower or faster than it is. Method: nodes that work alike, and
+// the mean of what full speed is taken to be in many reports; each program is seen from its own first reports on.
+#[test]
+fn full_speed_of_many_nodes_is_followed_as_that_of_few() {
+    let mean_of = |nodes: usize, seed: u64| {
+        let (now, random) = (Nanos::default(), Random::new(seed));
+        let schedules = vec![Schedule::new(FULL, Nanos::from_millis(10))];
+        let alike = Alike { schedules, used: vec![now; nodes], now, random };
+        let memory = Memory::new(wanted(30, 2), FULL, nodes).unwrap();
+        let mut steering = Steering::resume(alike, memory, now);
+        let (mut work, mut seen) = (0.0, Vec::new());
+        for _ in 0..200 {
+            work += steering.nodes.pass();
+            let now = steering.nodes.now;
+            steering.progress(work as u64, now);
+            seen.extend(steering.state().full_speed);
+        }
+        seen.iter().sum::<f64>() / seen.len() as f64 / 1_000.0
+    };
+    for nodes in [2, 16, 64] {
+        let mean = (0..10).map(|seed| mean_of(nodes, seed)).sum::<f64>() / 10.0;
+        assert!((mean - 1.0).abs() < 0.01, "{nodes}: {mean}");
+    }
 }
 
 // Goal: an agent that is slow to answer changes nothing of what work is seen to cost. Method: one that answers 3 s later
