@@ -246,6 +246,26 @@ fn a_full_speed_that_is_known_leaves_room_for_others() {
     assert!(said(&output).contains("CPU"), "{}", said(&output));
 }
 
+// Goal: programs that cannot tell how far they are begin beside each other, since nothing is measured of them. Method: the
+// halves of two, on nodes where no two could have all of theirs.
+#[test]
+fn programs_that_cannot_tell_begin_beside_each_other() {
+    let Some(world) = World::new("untold", 40) else { return };
+    let path = application(&world, TURNS);
+    let text = fs::read_to_string(&path).unwrap().replace("progress = ", "# ");
+    fs::write(&path, text).unwrap();
+    let start = || Running::start_in(&world, world.directory.path(), &path, &["--rate", "50 %"]);
+    let _runs = [start(), start()];
+    wait("both to have their parts", PATIENCE, || {
+        let views = views(&world);
+        let has_half = |view: &Value| {
+            let state = &view["state"];
+            state["phase"] == "unreported" && state["schedule"]["cpu_ppm"] == FULL * 10_000 / 2
+        };
+        views.len() == 2 && views.iter().all(has_half)
+    });
+}
+
 // Goal: a program that prints nothing is held by its MPI calls. Method: one that computes and meets again and again,
 // with the library preloaded; what it has then is half of what it used at full speed, and so is what it does.
 #[test]

@@ -9,7 +9,7 @@ use crate::hold::Hold;
 use crate::rate::door::{self, Answer, Asked, RateView};
 use crate::rate::known::KnownSpeeds;
 use crate::rate::nodes::{node_indices, set_schedules};
-use crate::rate::steering::{Phase, Wanted};
+use crate::rate::steering::{Begins, Phase, Wanted};
 use crate::rate::{News, Steered};
 use crate::{brokers, interrupt, live, place, terminal};
 use anyhow::{Context, Result};
@@ -43,7 +43,7 @@ struct Reserved<'a> {
     count: u32,
     nodes: Vec<NodeIndex>,
     speeds: KnownSpeeds,
-    known: Option<FullSpeed>,
+    begins: Begins,
     reservation: Reservation,
     hold: Hold,
 }
@@ -81,14 +81,12 @@ impl<'a> Reserved<'a> {
         let count = goal.nodes.or(application.nodes().first().copied()).unwrap_or(1);
         let (full, parameters) = (application.cpu(), parameters(application, goal));
         let speeds = KnownSpeeds::of(session);
-        let known = match from {
-            FullSpeedFrom::Known => speeds.find(&parameters, count)?,
-            FullSpeedFrom::Measured => None,
-        };
+        let find = || speeds.find(&parameters, count);
+        let begins = begins(application.progress_source().is_some(), from, find)?;
         let nodes = NodeChoice::Any(count);
         let mut resources = Resources { nodes, cpu_ppm: full, ..Resources::nothing() };
-        if let Some(known) = &known {
-            set_schedules(&mut resources, &wanted.first_schedules(full, known)?);
+        if let Some(schedules) = wanted.first_schedules(full, &begins)? {
+            set_schedules(&mut resources, &schedules);
         }
         let cluster = &session.cluster;
         let ask = Request::new(Ask::Resources(resources));
@@ -99,12 +97,12 @@ impl<'a> Reserved<'a> {
         let reservation = reservation.map_err(brokers::failure)?;
         let grant = reservation.grant.as_ref().context("the broker granted nothing")?;
         let nodes = node_indices(cluster, grant)?;
-        Ok(Self { session, wanted, parameters, count, nodes, speeds, known, reservation, hold })
+        Ok(Self { session, wanted, parameters, count, nodes, speeds, begins, reservation, hold })
     }
 
     /// Has it steered from its first line on.
     fn steered(self) -> Result<Held<'a>> {
-        let Self { session, wanted, parameters, count, nodes, speeds, known, reservation, hold } =
+        let Self { session, wanted, parameters, count, nodes, speeds, begins, reservation, hold } =
             self;
         let Session { cluster, application, .. } = session;
         let (full, of) = (application.cpu(), parameters.clone());
@@ -126,13 +124,13 @@ impl<'a> Reserved<'a> {
             }
         };
         let steered =
-            Steered::start(cluster, application, &reservation, wanted, full, known, hear)?;
+            Steered::start(cluster, application, &reservation, wanted, full, begins, hear)?;
         Ok(Held { session, parameters, nodes, steered, hold })
     }
 }
 
 impl<'a> Held<'a> {
-    /// Reserves what the application needs at its rate, or at full speed if that has to be measured first, on
+    /// Reserves what the application needs at its rate, or at full speed if that has to be measured first and can be, on
     /// the nodes that `goal` wants and with what it sets; `mechanism` is what keeps its shares. A full speed that is
     /// measured is kept for later runs.
     ///
@@ -198,14 +196,15 @@ pub fn run(arguments: &RunArguments, target: Share, departure: &Departure) -> Re
     let (reservation, application) = (reserved.hold.handle(), &session.application);
     if !arguments.json {
         println!("{reservation}: {} at {target} of full speed", application.name());
-        if application.progress_source().is_none() {
-            println!("its application file names no `progress`: it has its part of the CPU");
-        }
-        if let Some(known) = &reserved.known {
-            let rate = known.rate();
-            println!(
-                "full speed is {rate:.2} /s, as an earlier run has measured (--measure: anew)"
-            );
+        match &reserved.begins {
+            Begins::Measured => {}
+            Begins::Known(known) => println!(
+                "full speed is {:.2} /s, as an earlier run has measured (--measure: anew)",
+                known.rate()
+            ),
+            Begins::Unreported => println!(
+                "nothing says how it tells its progress: it has {target} of its CPU from the start"
+            ),
         }
     }
     departure.leave(Some(reservation))?;
@@ -273,6 +272,19 @@ fn turned(view: &RateView) -> String {
             format!("{job} tells no progress: until it does, it has {target} of its CPU")
         }
     }
+}
+
+/// How a run begins, which tells its progress or does not: one that cannot is never measured.
+fn begins(
+    is_told: bool,
+    from: FullSpeedFrom,
+    find: impl FnOnce() -> Result<Option<FullSpeed>>,
+) -> Result<Begins> {
+    Ok(match from {
+        _ if !is_told => Begins::Unreported,
+        FullSpeedFrom::Measured => Begins::Measured,
+        FullSpeedFrom::Known => find()?.map_or(Begins::Measured, Begins::Known),
+    })
 }
 
 /// The values that were set, and the best of all others.
@@ -489,6 +501,21 @@ mod tests {
         for (view, expected) in cases {
             assert_eq!(kept(&view), expected);
             assert!(table(&[view]).contains(&format!("held{expected}\n")));
+        }
+    }
+
+    // Goal: nothing is measured where nothing is told, whatever is known from other times, and no file is read for that.
+    #[test]
+    fn a_run_begins_by_what_is_known_or_may_come_to_be() {
+        use FullSpeedFrom::{Known, Measured};
+        let full_speed = FullSpeed::new(10.0, &[CpuPpm::from_percent(20)]).unwrap();
+        let known = || Ok(Some(full_speed.clone()));
+        assert_eq!(begins(true, Known, known).unwrap(), Begins::Known(full_speed.clone()));
+        assert_eq!(begins(true, Known, || Ok(None)).unwrap(), Begins::Measured);
+        assert_eq!(begins(true, Measured, known).unwrap(), Begins::Measured);
+        for from in [Known, Measured] {
+            let unread = || anyhow::bail!("it is read");
+            assert_eq!(begins(false, from, unread).unwrap(), Begins::Unreported);
         }
     }
 

@@ -203,7 +203,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 mod tests {
     use super::*;
     use crate::rate::controller::serve;
-    use crate::rate::steering::{Applied, Phase, Used, Wanted};
+    use crate::rate::steering::{Applied, Begins, Phase, Used, Wanted};
     use keeptime_control::{Policy, Schedule};
     use keeptime_model::units::{CpuPpm, Nanos, Share};
     use std::net::Shutdown;
@@ -267,9 +267,10 @@ mod tests {
             let [target, threshold] = [30, 2].map(|percent| Share::from_percent(percent).unwrap());
             let wanted = Wanted { target, threshold, policy: Policy::predictive() };
             let full_speed = FullSpeed::new(10.0, &[CpuPpm::from_percent(40)]).unwrap();
-            let had = wanted.first_schedules(FULL, &full_speed).unwrap();
+            let begins = Begins::Known(full_speed);
+            let had = wanted.first_schedules(FULL, &begins).unwrap().unwrap();
             let nodes = Obedient { schedules: vec![had[0]; 2], ..Obedient::default() };
-            let memory = Memory::knowing(wanted, FULL, 2, full_speed).unwrap();
+            let memory = Memory::beginning(wanted, FULL, 2, begins).unwrap();
             let keeper = Keeper::new(nodes, memory, Instant::now(), start).unwrap();
             Self { keeper, connections }
         }

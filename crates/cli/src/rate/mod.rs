@@ -35,7 +35,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use steering::{Memory, Phase, Wanted};
+use steering::{Begins, Memory, Phase, Wanted};
 
 /// Steers one run until it is dropped.
 #[derive(Debug)]
@@ -88,8 +88,8 @@ enum Input {
 }
 
 impl Steered {
-    /// Begins to steer what runs under `reservation`, with a full speed that is `known` or is found first. At full
-    /// speed nodes have `full` each. `on_news` hears how it goes.
+    /// Begins to steer what runs under `reservation` and `begins` so. At full speed nodes have `full` each. `on_news`
+    /// hears how it goes.
     ///
     /// # Errors
     /// A target or threshold of nothing; if its controller cannot be started, or the directory of such runs is not
@@ -100,16 +100,13 @@ impl Steered {
         reservation: &Reservation,
         wanted: Wanted,
         full: CpuPpm,
-        known: Option<FullSpeed>,
+        begins: Begins,
         on_news: impl FnMut(News<'_>) + Send + 'static,
     ) -> Result<Self> {
         let clock = Instant::now();
         let nodes = GrantedNodes::new(cluster, reservation, clock)?;
         let (count, target) = (nodes.count(), wanted.target);
-        let memory = match known {
-            Some(full_speed) => Memory::knowing(wanted, full, count, full_speed)?,
-            None => Memory::new(wanted, full, count)?,
-        };
+        let memory = Memory::beginning(wanted, full, count, begins)?;
         let keeper = Keeper::new(nodes, memory, clock, Running::process)?;
         let time = RunTime::new(application.timeout(), target);
         let (allowed, grant) = (time.allowed(), reservation.grant.as_ref());

@@ -2,7 +2,7 @@
 //! goes on, and what people are shown of it.
 
 use super::reports::Mark;
-use super::wanted::Wanted;
+use super::wanted::{Begins, Wanted};
 use keeptime_control::{Calibration, Controller, FullSpeed, Health, Proposal, Schedule};
 use keeptime_model::Invalid;
 use keeptime_model::units::{CpuPpm, Nanos, Share};
@@ -125,20 +125,28 @@ impl Memory {
         })
     }
 
-    /// Of one whose full speed is known, on nodes that have what [`Wanted::first_schedules`] says.
+    /// Of one that begins so, on nodes that have what [`Wanted::first_schedules`] says, or all if full speed is measured.
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn knowing(
+    pub fn beginning(
         wanted: Wanted,
         full: CpuPpm,
         nodes: usize,
-        full_speed: FullSpeed,
+        begins: Begins,
     ) -> Result<Self, Invalid> {
         let memory = Self::new(wanted, full, nodes)?;
-        // What it proposes is what they have, as who goes on from here sees.
-        let (controller, _) = memory.start(full_speed, Nanos::default())?;
-        Ok(Self { stage: Stage::Steered(Box::new(controller)), ..memory })
+        let start = |full_speed| {
+            // What it proposes is what they have, as who goes on from here sees.
+            let (controller, _) = memory.start(full_speed, Nanos::default())?;
+            Ok::<_, Invalid>(Box::new(controller))
+        };
+        let stage = match begins {
+            Begins::Measured => Stage::measured(nodes),
+            Begins::Known(full_speed) => Stage::Steered(start(full_speed)?),
+            Begins::Unreported => Stage::Unreported(start(guessed(full, SILENT_MOST)?)?),
+        };
+        Ok(Self { stage, ..memory })
     }
 
     /// How far it is.
@@ -198,8 +206,14 @@ impl Stage {
     }
 }
 
+/// What stands for the full speed of a program that tells nothing for so long: it uses all that it is given, and has done
+/// one unit of work.
+pub(super) fn guessed(full: CpuPpm, silent: Nanos) -> Result<FullSpeed, Invalid> {
+    FullSpeed::new(1.0 / silent.as_secs_f64(), &[full])
+}
+
 /// Programs read their input first; after this nothing is expected any more. It is doubled each time, since something
 /// may come all the same,
-const SILENT_MOST: Nanos = Nanos::from_secs(60);
+pub(super) const SILENT_MOST: Nanos = Nanos::from_secs(60);
 /// but that no program keeps all its CPU for much longer than a quarter of an hour.
 pub(super) const PATIENCE_MOST: Nanos = Nanos::from_secs(16 * 60);

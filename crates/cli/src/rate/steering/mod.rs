@@ -18,13 +18,13 @@ mod tests;
 mod wanted;
 
 pub use memory::{Memory, Phase, State};
-pub use wanted::Wanted;
+pub use wanted::{Begins, Wanted};
 
 use super::counted::Told;
 use keeptime_control::{Controller, FullSpeed, Outcome, Proposal, Report, Schedule};
 use keeptime_model::Invalid;
 use keeptime_model::units::{CpuPpm, Nanos, Share};
-use memory::{PATIENCE_MOST, Stage, Turn, Waiting};
+use memory::{PATIENCE_MOST, Stage, Turn, Waiting, guessed};
 use reports::{Mark, Spans, of_one, report, spans, uses_all};
 use serde::{Deserialize, Serialize};
 use wanted::check;
@@ -313,8 +313,7 @@ impl<N: Nodes> Steering<N> {
         if silent < self.memory.patience {
             return;
         }
-        // As if it had done one unit of work.
-        let guess = FullSpeed::new(1.0 / silent.as_secs_f64(), &[self.memory.full]);
+        let guess = guessed(self.memory.full, silent);
         let started = guess.and_then(|full_speed| self.memory.start(full_speed, now));
         if let Ok((controller, proposal)) = started {
             // One that tells something more rarely is waited for longer the next time.

@@ -1,6 +1,6 @@
 //! A simulated run for tests: a program on two nodes in virtual time, and what steers it.
 
-use super::{Applied, Memory, Nodes, Phase, Steering, Used, Wanted};
+use super::{Applied, Begins, Memory, Nodes, Phase, Steering, Used, Wanted};
 use crate::rate::counted::{Count, Counts, Look, Unit};
 use keeptime_control::plant::Plant;
 use keeptime_control::plant::bsp::{BspPlant, Machine, Program, Waiting};
@@ -36,6 +36,25 @@ pub(super) const FULL: CpuPpm = CpuPpm::from_percent(100);
 
 #[derive(Clone)]
 pub(super) struct Shared(pub(super) Rc<RefCell<Simulated>>);
+
+impl Shared {
+    fn of(program: Program) -> Self {
+        let plant = BspPlant::new(program, Machine::default(), 11);
+        let world = Simulated {
+            plant,
+            used: vec![Nanos::default(); 2],
+            schedules: None,
+            answer: None,
+            obeys: false,
+            is_others_turn: false,
+            free: None,
+            looks: None,
+            remembered: None,
+            changes: 0,
+        };
+        Self(Rc::new(RefCell::new(world)))
+    }
+}
 
 impl Nodes for Shared {
     fn remember(&mut self, memory: &Memory) {
@@ -106,21 +125,20 @@ impl Run {
     }
 
     pub(super) fn of(program: Program, target: u32) -> Self {
-        let plant = BspPlant::new(program, Machine::default(), 11);
-        let world = Simulated {
-            plant,
-            used: vec![Nanos::default(); 2],
-            schedules: None,
-            answer: None,
-            obeys: false,
-            is_others_turn: false,
-            free: None,
-            looks: None,
-            remembered: None,
-            changes: 0,
-        };
         let memory = Memory::new(wanted(target, 2), FULL, 2).unwrap();
-        Self::going_on(Shared(Rc::new(RefCell::new(world))), memory)
+        Self::going_on(Shared::of(program), memory)
+    }
+
+    /// One that begins so, with what was reserved for that.
+    pub(super) fn beginning(target: u32, begins: Begins) -> Self {
+        let mut world = Shared::of(Program::balanced(2, 0.04, 1.0, Waiting::Blocks));
+        let first = wanted(target, 2).first_schedules(FULL, &begins).unwrap().unwrap();
+        assert_eq!(first.len(), 1, "ranks that work alike");
+        world.apply(&first, false);
+        let memory = Memory::beginning(wanted(target, 2), FULL, 2, begins).unwrap();
+        let run = Self::going_on(world, memory);
+        assert_eq!(run.steering.state().schedule, Some(first[0]));
+        run
     }
 
     pub(super) fn going_on(world: Shared, memory: Memory) -> Self {

@@ -32,15 +32,8 @@ fn a_full_speed_that_is_known_needs_no_full_speed() {
     first.mean(200);
     let full_speed = first.steering.take_found().unwrap();
     assert_eq!(first.steering.take_found(), None, "it is told once");
-    let begins = wanted(30, 2).first_schedules(FULL, &full_speed).unwrap();
-    assert_eq!(begins.len(), 1, "ranks that work alike");
-    let Run { mut world, .. } = Run::start(30);
-    // That was reserved.
-    world.apply(&begins, false);
-    let memory = Memory::knowing(wanted(30, 2), FULL, 2, full_speed).unwrap();
-    let mut run = Run::going_on(world, memory);
+    let mut run = Run::beginning(30, Begins::Known(full_speed));
     assert_eq!(run.steering.state().phase, Phase::Steered);
-    assert_eq!(run.steering.state().schedule, Some(begins[0]));
     assert_eq!(run.changes(), 1, "it has that already");
     assert!((run.share() - 0.3 * 0.52).abs() < 0.02, "{}", run.share());
     run.mean(100);
@@ -160,6 +153,20 @@ fn a_program_that_tells_nothing_has_its_part_of_the_cpu() {
     let state = run.steering.state();
     assert_eq!((state.phase, state.actual), (Phase::Unreported, None));
     assert!((run.share() - 0.25).abs() < 0.001, "{}", run.share());
+    run.steering.set(percent(50)).unwrap();
+    assert!((run.share() - 0.5).abs() < 0.001, "{}", run.share());
+}
+
+// Goal: a program that cannot tell how far it is takes no more than its part from the first moment on: there is nothing to
+// measure, and others may need the rest. Method: an hour of it, and another rate.
+#[test]
+fn a_program_that_cannot_tell_begins_with_its_part_of_the_cpu() {
+    let mut run = Run::beginning(30, Begins::Unreported);
+    for minute in 0..60 {
+        assert_eq!((run.steering.phase(), run.changes()), (Phase::Unreported, 1));
+        assert!((run.share() - 0.3).abs() < 0.001, "{}", run.share());
+        run.steering.tick(Nanos::from_secs(60 * minute));
+    }
     run.steering.set(percent(50)).unwrap();
     assert!((run.share() - 0.5).abs() < 0.001, "{}", run.share());
 }

@@ -1,5 +1,6 @@
 //! The rate that somebody wants, and what the nodes of a program have at first for it.
 
+use super::memory::{SILENT_MOST, guessed};
 use keeptime_control::{Controller, FullSpeed, Policy, Proposal, Schedule, Settings};
 use keeptime_model::Invalid;
 use keeptime_model::units::{CpuPpm, Nanos, Share};
@@ -18,6 +19,17 @@ pub struct Wanted {
     pub policy: Policy,
 }
 
+/// How a program begins.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Begins {
+    /// With all CPU of its file, by which full speed is found.
+    Measured,
+    /// With its part of what it uses at full speed, as an earlier run has found it.
+    Known(FullSpeed),
+    /// With its part of the CPU of its file: nothing will ever tell how far it is.
+    Unreported,
+}
+
 impl Wanted {
     /// # Errors
     /// A target or a threshold of nothing.
@@ -26,20 +38,25 @@ impl Wanted {
         check("threshold", self.threshold)
     }
 
-    /// What each node has at first, or the one that stands for all, of a program whose full speed is known; at full
-    /// speed a node has `full`.
+    /// What each node has at first, or the one that stands for all, of a program that begins so; nothing = all that it has
+    /// at full speed, which is `full`.
     ///
     /// # Errors
     /// As [`Self::check`].
     pub fn first_schedules(
         &self,
         full: CpuPpm,
-        full_speed: &FullSpeed,
-    ) -> Result<Vec<Schedule>, Invalid> {
+        begins: &Begins,
+    ) -> Result<Option<Vec<Schedule>>, Invalid> {
         self.check()?;
-        let settings = self.settings(full, full_speed.clone())?;
+        let full_speed = match begins {
+            Begins::Measured => return Ok(None),
+            Begins::Known(full_speed) => full_speed.clone(),
+            Begins::Unreported => guessed(full, SILENT_MOST)?,
+        };
+        let settings = self.settings(full, full_speed)?;
         let (_, Proposal { schedules, .. }) = Controller::start(settings, Nanos::default())?;
-        Ok(schedules)
+        Ok(Some(schedules))
     }
 
     pub(super) fn settings(
@@ -75,8 +92,10 @@ mod tests {
     fn the_papers_utilisation_is_a_part_of_all_that_a_node_gives() {
         let full_speed = FullSpeed::new(10.0, &[CpuPpm::from_percent(20)]).unwrap();
         let paper = Wanted { policy: Policy::paper(), ..wanted(50, 3) };
+        let known = Begins::Known(full_speed);
         let cpu = |wanted: &Wanted| {
-            wanted.first_schedules(CpuPpm::from_percent(40), &full_speed).unwrap()[0].cpu()
+            let schedules = wanted.first_schedules(CpuPpm::from_percent(40), &known).unwrap();
+            schedules.unwrap()[0].cpu()
         };
         assert_eq!(cpu(&paper), CpuPpm::from_percent(20));
         assert_eq!(cpu(&wanted(50, 3)), CpuPpm::from_percent(10));
