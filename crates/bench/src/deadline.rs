@@ -87,8 +87,8 @@ struct Run {
     queued: Outcome,
     backfilled: Outcome,
     shared: Outcome,
-    /// How long each moment took in which somebody asked for a deadline, in milliseconds, in their order: what the job and the
-    /// broker work out, for one job in nearly all.
+    /// How long each moment took in which a job asked for the first time, in milliseconds, in their order: what the job and the
+    /// broker work out. Who asks again does so at moments of its own, which are not here.
     decisions: Vec<f64>,
     /// What all four replays took.
     seconds: f64,
@@ -99,7 +99,7 @@ struct Timed<'a> {
     policy: Box<dyn Policy>,
     /// In milliseconds.
     decisions: &'a mut Vec<f64>,
-    /// Somebody asks who has not been decided about.
+    /// Somebody has come who asks now.
     asks: bool,
 }
 
@@ -200,7 +200,9 @@ impl Run {
         let name = format!("{log}: nobody decides, late");
         figures.value(name, "% of jobs", late, &[late], Some(theirs), None).against(BACKFILL);
         for (part, q) in [("median", 0.5), ("p99", 0.99), ("worst", 1.0)] {
-            let name = format!("{log}: a job asks and is answered, on {nodes} nodes, {part}");
+            let name = format!(
+                "{log}: a job asks for the first time and is answered, on {nodes} nodes, {part}"
+            );
             figures.value(name, "ms", quantile(decisions, q), decisions, None, None);
         }
     }

@@ -19,8 +19,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a grant with its request and reason comes to.
 const BARE_SYNC: &str = "a sync of 4 KiB";
+/// What a grant with its request and reason comes to.
 const PAYLOAD_BYTES: usize = 2_048;
 const CALLERS: [u64; 3] = [1, 16, 64];
 /// Batches that a broker reads page by page when it starts.

@@ -222,8 +222,6 @@ fn an_agent_ends_at_the_first_signal() {
     assert_eq!(ended.signal(), Some(Signal::SIGTERM as i32));
 }
 
-// Goal: what an agent enforces and records is not touched by another that is started beside it. Method: its record becomes
-// one with which none could start, which is met by who looks at it.
 // Goal: a device that is typed wrongly is noticed where the configuration is checked, and not when nothing is enforced. Where the
 // device comes later than the check, as after a boot, that is no error.
 #[test]
@@ -244,6 +242,8 @@ fn a_check_tells_of_a_device_that_is_not_there() {
     assert!(!said(&checked("\"lo\"")).contains("no network device"));
 }
 
+// Goal: what an agent enforces and records is not touched by another that is started beside it. Method: its record becomes
+// one with which none could start, which is met by who looks at it.
 #[test]
 fn an_agent_beside_another_says_so_before_it_looks_at_anything() {
     let directory = tempfile::tempdir().unwrap();

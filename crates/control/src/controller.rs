@@ -122,8 +122,7 @@ pub struct Controller {
 #[serde(deny_unknown_fields)]
 struct InForce {
     setting: Setting,
-    /// What it is to reach; 0 as an earlier version wrote it.
-    #[serde(default)]
+    /// What it is to reach.
     target_ppm: Share,
     schedules: Vec<Schedule>,
     since_nanos: Nanos,
@@ -134,7 +133,6 @@ struct InForce {
 #[serde(deny_unknown_fields)]
 struct Pending {
     setting: Setting,
-    #[serde(default)]
     target_ppm: Share,
     proposal: Proposal,
 }

@@ -455,9 +455,9 @@ at full speed, so all of them must have the same CPU; disks do not count. A job
 computes and exchanges with both neighbours in a ring, and waits for the
 slowest. Flows share links by max-min fairness; what is reserved is neither
 shared nor slowed down. 90 % of each link can be reserved, where a real broker
-reserves up to 97 %. A job of more nodes than the cluster has, or than 4096, is refused under
-every policy; so is one under keeptime-queue, keeptime-classes and keeptime-by
-that does not fit on idle nodes.
+reserves up to 97 %. A job of more nodes than the cluster has, or than 4096, is
+refused under every policy; so is one under keeptime-queue, keeptime-classes and
+keeptime-by that does not fit on idle nodes.
 
 Failures: nodes, links and switches do not fail, unless --failures,
 --link-failures and --switch-failures say how long one works in the mean until
@@ -490,13 +490,13 @@ The table, a column for each policy: which part was admitted, and in time, also
 of the urgent jobs; promises broken; work done, of what the nodes could have
 done; and of the jobs that were run the wait, the slowdown (from submission to
 end over the time alone, of 10 s at the least) and the run time over the time
-alone: median, 95th percentile, greatest. With failures also: how often nodes, links and switches
-failed, and nodes were cut off by others; promises broken for that, which are
-counted among the broken ones as well; jobs that were hit, jobs that were
-admitted and given up for it, and work that was thrown away, of what the nodes
-could have done. A line on stderr tells the main figures of each policy as soon
-as it has ended. --json prints "header", with the version and all that the
-result comes of, and "summaries", one for each policy.
+alone: median, 95th percentile, greatest. With failures also: how often nodes,
+links and switches failed, and nodes were cut off by others; promises broken for
+that, which are counted among the broken ones as well; jobs that were hit, jobs
+that were admitted and given up for it, and work that was thrown away, of what
+the nodes could have done. A line on stderr tells the main figures of each
+policy as soon as it has ended. --json prints "header", with the version and all
+that the result comes of, and "summaries", one for each policy.
 
 Exit codes: 0 done, 2 error, 64 usage."#;
 

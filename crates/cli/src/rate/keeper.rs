@@ -5,7 +5,6 @@
 use super::controller::{Answered, Done, Event, LINE_BYTES_MAX, Question, Said};
 use super::lines;
 use super::steering::{Memory, Nodes, State};
-use crate::cluster::own_path;
 use anyhow::{Context, Result, bail};
 use keeptime_control::FullSpeed;
 use serde::Serialize;
@@ -139,14 +138,15 @@ impl<N: Nodes> Keeper<N> {
 }
 
 impl Running {
-    /// This program once more, as a controller. An interrupt of the run is none of it: it ends with this.
+    /// This program once more, as a controller, and not one that was installed in its place meanwhile: the two remember what is
+    /// going on in the same way. An interrupt of the run is none of it: it ends with this.
     ///
     /// # Errors
     /// If it cannot be started.
     pub fn process() -> Result<Self> {
         let (ours, its) = UnixStream::pair().context("no connection to a controller")?;
         let its = OwnedFd::from(its);
-        let process = Command::new(own_path()?)
+        let process = Command::new(OWN_IMAGE)
             .args(["launch", "controller"])
             .stdin(its.try_clone().context("no connection to a controller")?)
             .stdout(its)
@@ -197,6 +197,8 @@ fn answer(nodes: &mut impl Nodes, question: Question) -> Answered {
 const START_EVERY: Duration = Duration::from_secs(1);
 /// It computes for milliseconds, for a second where it looks for the greatest rate of thousands of nodes: one that is silent
 /// for so long was stopped, and nothing was changed meanwhile.
+/// What this process runs, also where its file is not there any more.
+const OWN_IMAGE: &str = "/proc/self/exe";
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
 #[cfg(test)]

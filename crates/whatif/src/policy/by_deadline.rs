@@ -85,8 +85,6 @@ struct Sent {
     ticket: Ticket,
     /// When it would begin.
     from: WallTime,
-    /// When the answer is looked for.
-    look: Nanos,
 }
 
 /// What a job is told in the end.
@@ -174,11 +172,7 @@ impl ByDeadline {
     fn go_on(&mut self, now: Nanos, asking: &mut Asking) -> Told {
         loop {
             if let Some(sent) = asking.sent {
-                let Some(answer) = self.answer(sent.ticket) else {
-                    let look = if sent.look > now { sent.look } else { now.saturating_add(ANSWER) };
-                    asking.sent = Some(Sent { look, ..sent });
-                    return Told::Nothing;
-                };
+                let Some(answer) = self.answer(sent.ticket) else { return Told::Nothing };
                 asking.sent = None;
                 let Some((promise, booking)) = asking.turns.front_mut() else {
                     return Told::Refused;
@@ -213,7 +207,7 @@ impl ByDeadline {
         let request = booking.request(self.traffic.resources(nodes), &at);
         let key = self.broker.new_key().ok()?;
         let ticket = self.broker.ask(Call::Reserve { key, request });
-        Some(Sent { ticket, from: at.from, look: now.saturating_add(ANSWER) })
+        Some(Sent { ticket, from: at.from })
     }
 
     /// What the broker has said to a request, if it has.
@@ -407,22 +401,18 @@ impl Policy for ByDeadline {
     }
 
     fn next(&self) -> Option<Nanos> {
-        // Leases of agents, which never end, are left when nobody has a reservation.
+        // Leases of agents, which never end, are left when nobody has a reservation. Whoever waits for an answer waits for
+        // others to be made slower, who have one.
         let due = self.broker.next().filter(|_| !self.held.is_empty());
         let turns = self.held.values().filter_map(|held| held.turns).min();
         let turns = turns.map(Broker::since_start);
-        let asks = match &self.asking {
-            Some(asking) => asking.sent.map(|sent| sent.look),
-            None => self.asks.first().map(|(at, _)| *at),
-        };
+        let asks = self.asks.first().filter(|_| self.asking.is_none()).map(|(at, _)| *at);
         [due, turns, asks].into_iter().flatten().min()
     }
 }
 
 /// Of each node: what the kernel admits.
 const GIVEN_OUT_PPM: u32 = 900_000;
-/// Until agents have answered, so long as it takes on a lab with room to spare.
-const ANSWER: Nanos = Nanos::from_millis(50);
 
 #[cfg(test)]
 mod tests {

@@ -81,7 +81,8 @@ fn paths(directory: &Path) -> Result<Vec<PathBuf>> {
     for part in ["nodes", "users"] {
         let part = directory.join(part);
         let names = names(&part).with_context(|| format!("cannot read {}", part.display()))?;
-        paths.extend(certificates(&names).map(|name| part.join(name)));
+        let paths_of = certificates(&names).map(|name| part.join(name));
+        paths.extend(paths_of.filter(|path| !is_key_alone(path)));
     }
     Ok(paths)
 }
@@ -107,6 +108,13 @@ fn certificates(names: &BTreeSet<String>) -> impl Iterator<Item = &String> {
         let of = stem.strip_suffix("-key");
         is_there(stem, "-key.pem") || !of.is_some_and(|of| is_there(of, ".pem"))
     })
+}
+
+/// Whether a file that is called as a key is one and nothing else: one whose certificate was removed, or that was made for one that
+/// was not written any more.
+fn is_key_alone(path: &Path) -> bool {
+    let is_called_so = path.to_string_lossy().ends_with("-key.pem");
+    is_called_so && files::read(path, Secrecy::Public).is_ok_and(|text| !text.contains(CERTIFICATE))
 }
 
 /// All certificates of a file: an authority that takes the place of another may stand beside it, and those that issued a
@@ -195,6 +203,8 @@ impl fmt::Display for State {
     }
 }
 
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -270,6 +280,9 @@ mod tests {
         assert!(error.starts_with("directory: ") && error.contains("has made some"), "{error}");
         assert_eq!(fs::read_dir(path).unwrap().count(), 0);
         Site::open(path).unwrap();
+        run(path, true).unwrap();
+        // What is left of a certificate that was removed, or comes before one that was never written.
+        fs::copy(path.join("ca-key.pem"), path.join("nodes/n2-key.pem")).unwrap();
         run(path, true).unwrap();
         fs::write(path.join("nodes/n1.pem"), "torn").unwrap();
         let error = run(path, true).unwrap_err().to_string();

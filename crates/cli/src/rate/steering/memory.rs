@@ -1,7 +1,7 @@
 //! All that is known of one job and of its way to its rate: a value with a text form, from which another controller
 //! goes on, and what people are shown of it.
 
-use super::reports::Mark;
+use super::reports::Marks;
 use super::wanted::{Begins, Wanted};
 use keeptime_control::{Calibration, Controller, FullSpeed, Health, Proposal, Schedule};
 use keeptime_model::Invalid;
@@ -20,9 +20,8 @@ pub struct Memory {
     /// What steered before somebody asked for another target, until that is answered.
     pub(super) former: Option<Box<Controller>>,
     /// Where the next report begins.
-    pub(super) mark: Option<Mark>,
+    pub(super) marks: Marks,
     /// CPU time was told last at this instant.
-    #[serde(default)]
     pub(super) answered: Nanos,
     /// It does not begin before then: what was done earlier is about another schedule.
     pub(super) fresh_from: Nanos,
@@ -114,7 +113,7 @@ impl Memory {
             nodes,
             stage: Stage::measured(nodes),
             former: None,
-            mark: None,
+            marks: Marks::default(),
             answered: fresh_from,
             fresh_from,
             silent: None,

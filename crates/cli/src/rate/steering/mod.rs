@@ -25,7 +25,7 @@ use keeptime_control::{Controller, FullSpeed, Outcome, Proposal, Report, Schedul
 use keeptime_model::Invalid;
 use keeptime_model::units::{CpuPpm, Nanos, Share};
 use memory::{PATIENCE_MOST, Stage, Turn, Waiting, guessed};
-use reports::{Mark, Spans, of_one, report, spans, uses_all};
+use reports::{Mark, Marks, of_one, uses_all};
 use serde::{Deserialize, Serialize};
 use wanted::check;
 
@@ -88,7 +88,7 @@ impl<N: Nodes> Steering<N> {
     pub fn resume(nodes: N, memory: Memory, now: Nanos) -> Self {
         let mut steering = Self { nodes, memory };
         // What was done while nobody looked is no report, nor was it silence.
-        (steering.memory.mark, steering.memory.silent) = (None, None);
+        (steering.memory.marks, steering.memory.silent) = (Marks::default(), None);
         steering.memory.answered = Nanos::default();
         steering.memory.fresh_from = steering.memory.fresh_from.max(now);
         // What waits for its turn is in force nowhere.
@@ -122,13 +122,7 @@ impl<N: Nodes> Steering<N> {
         // If a node does not answer now, or does too late, the report is as much longer.
         let Some(Used { at: answered, each: used }) = self.nodes.used() else { return };
         self.memory.answered = answered;
-        let next = Mark { at, work, used, late: answered.saturating_sub(at) };
-        match self.memory.mark.as_ref().map(|before| spans(before, &next)) {
-            None | Some(Spans::Alike) => self.pass(next),
-            Some(Spans::TooLong) => {}
-            // What the last one says of CPU time is of later than this one: it begins anew.
-            Some(Spans::TooShort) => self.memory.mark = Some(next),
-        }
+        self.pass(Mark { at, work, used, late: answered.saturating_sub(at) });
     }
 
     /// The program's MPI calls have told so much.
@@ -248,17 +242,15 @@ impl<N: Nodes> Steering<N> {
     }
 
     fn is_due(&self, at: Nanos) -> bool {
-        match &self.memory.mark {
+        match self.memory.marks.began() {
             None => at >= self.memory.fresh_from,
-            Some(mark) => at.saturating_sub(mark.at) >= REPORT_LEAST,
+            Some(began) => at.saturating_sub(began) >= REPORT_LEAST,
         }
     }
 
-    /// One report ends here, and the next one begins.
+    /// A report may end here, and the next one begin.
     fn pass(&mut self, next: Mark) {
-        if let Some(before) = self.memory.mark.replace(next.clone())
-            && let Some(report) = report(&before, &next)
-        {
+        if let Some(report) = self.memory.marks.pass(next) {
             self.take(&report);
         }
     }
@@ -333,7 +325,7 @@ impl<N: Nodes> Steering<N> {
         }
         self.memory.again_from = now.saturating_add(MEASURE_AGAIN);
         if let Applied::InForce { since } = self.nodes.release(self.memory.full) {
-            (self.memory.mark, self.memory.waiting) = (None, None);
+            (self.memory.marks, self.memory.waiting) = (Marks::default(), None);
             self.memory.fresh_from = since;
             self.memory.stage = Stage::measured(self.memory.nodes);
         }
@@ -341,7 +333,7 @@ impl<N: Nodes> Steering<N> {
 
     /// Work is counted in other units from now on, which full speed says nothing about.
     fn recount(&mut self) {
-        self.memory.mark = None;
+        self.memory.marks = Marks::default();
         self.memory.again_from = Nanos::default();
         let former = std::mem::replace(&mut self.memory.stage, Stage::measured(self.memory.nodes));
         if let Stage::Steered(controller) | Stage::Unreported(controller) = former {
@@ -377,7 +369,7 @@ impl<N: Nodes> Steering<N> {
             let Some(controller) = self.memory.stage.controller() else { break };
             next = match &outcome {
                 Applied::InForce { since } => {
-                    self.memory.mark = None;
+                    self.memory.marks = Marks::default();
                     self.memory.fresh_from = since.saturating_add(schedule.period());
                     controller.resolve(*sequence, Outcome::InForce { since: *since })
                 }

@@ -11,20 +11,54 @@ pub(super) struct Mark {
     pub(super) work: u64,
     pub(super) used: Vec<Nanos>,
     /// How much later than work the CPU time is of: agents may be slow to answer.
-    #[serde(default)]
     pub(super) late: Nanos,
+}
+
+/// Where the next report begins.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Marks {
+    first: Option<Mark>,
+    /// Or here, where agents have come to answer later and stay with it.
+    later: Option<Mark>,
+}
+
+impl Marks {
+    /// When it began, if it has.
+    pub(super) fn began(&self) -> Option<Nanos> {
+        self.first.as_ref().map(|first| first.at)
+    }
+
+    /// One report ends at `next` and another begins, unless the CPU time is of a longer or a shorter span than the work: then
+    /// the next one is as much longer, or it begins anew.
+    pub(super) fn pass(&mut self, next: Mark) -> Option<Report> {
+        let from = |mark: &Option<Mark>| mark.as_ref().map(|before| spans(before, &next));
+        let before = match (from(&self.first), from(&self.later)) {
+            (Some(Spans::Alike), _) => self.first.take(),
+            (Some(Spans::TooLong), Some(Spans::Alike)) => self.later.take(),
+            (Some(Spans::TooLong), Some(Spans::TooLong)) => return None,
+            (Some(Spans::TooLong), _) => {
+                self.later = Some(next);
+                return None;
+            }
+            // What the last one says of CPU time is of later than this one.
+            (Some(Spans::TooShort) | None, _) => None,
+        };
+        let report = before.and_then(|before| report(&before, &next));
+        *self = Self { first: Some(next), later: None };
+        report
+    }
 }
 
 /// What time a report's CPU time is of, beside that of its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Spans {
+enum Spans {
     Alike,
     TooLong,
     TooShort,
 }
 
 /// How the span of CPU time between two marks lies beside that of work.
-pub(super) fn spans(from: &Mark, to: &Mark) -> Spans {
+fn spans(from: &Mark, to: &Mark) -> Spans {
     let most = Nanos::new(to.at.saturating_sub(from.at).get() / SPANS_APART);
     match (to.late.saturating_sub(from.late), from.late.saturating_sub(to.late)) {
         (longer, _) if longer > most => Spans::TooLong,
@@ -35,7 +69,7 @@ pub(super) fn spans(from: &Mark, to: &Mark) -> Spans {
 
 /// What was done between two marks, with what each node used, as if the busiest used no more than [`UNEQUAL_MOST`] times
 /// that. Nothing if a counter went back: an agent began anew.
-pub(super) fn report(from: &Mark, to: &Mark) -> Option<Report> {
+fn report(from: &Mark, to: &Mark) -> Option<Report> {
     let used = from.used.iter().zip(&to.used);
     let used = used.map(|(from, to)| (to >= from).then(|| to.saturating_sub(*from)));
     let mut used = used.collect::<Option<Vec<_>>>()?;

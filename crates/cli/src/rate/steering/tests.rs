@@ -428,28 +428,32 @@ fn reports_go_on_however_late_agents_are() {
     let reports = |late: &dyn Fn(u64) -> u64| {
         let mark = |second: u64| Mark {
             at: Nanos::from_secs(second),
-            work: 0,
-            used: Vec::new(),
+            work: second,
+            used: vec![Nanos::from_millis(1_000 * second + late(second))],
             late: Nanos::from_millis(late(second)),
         };
-        let (mut before, mut reports) = (mark(0), 0);
-        for next in (1..=60).map(mark) {
-            match spans(&before, &next) {
-                Spans::TooLong => {}
-                Spans::TooShort => before = next,
-                Spans::Alike => (before, reports) = (next, reports + 1),
-            }
+        let mut marks = Marks::default();
+        let reports: Vec<_> = (0..=60).filter_map(|second| marks.pass(mark(second))).collect();
+        // A unit of work in each second, which costs one.
+        for report in &reports {
+            let cost = report.used()[0].as_secs_f64() / report.work();
+            assert!((cost - 1.0).abs() <= 0.051, "{report:?}");
         }
-        reports
+        reports.len()
     };
     assert_eq!(reports(&|_| 0), 60);
     assert_eq!(reports(&|_| 900), 60);
-    // From the tenth second on: one report is of six.
-    assert_eq!(reports(&|second| if second < 10 { 0 } else { 300 }), 55);
+    // From the tenth second on, and never again as before.
+    for late in [300, 1_000, 3_000] {
+        assert_eq!(reports(&|second| if second < 10 { 0 } else { late }), 59, "{late}");
+    }
     // Once.
     for late in [0, 10] {
         assert_eq!(reports(&|second| if second == late { 3_000 } else { 0 }), 59);
     }
+    // By chance, of up to a second: rarely, and not never.
+    let few = reports(&|second| second * 7_919 % 1_000);
+    assert!((4..60).contains(&few), "{few}");
 }
 
 #[test]
