@@ -29,8 +29,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
 /// Bytes that wait for a program at most when another question of it is answered. So one long answer is in memory at a time for
-/// each, however many a program asks for at once.
-const ANSWERED_MOST: usize = 1 << 20;
+/// each, however many a program asks for at once. A program that comes to the next server registers all that it has, and reads
+/// nothing meanwhile: for 2^20 resources, which are the most, it is told 11 MB.
+const ANSWERED_MOST: usize = 16 << 20;
 /// Bytes of a program's questions that wait for that at most: as many questions as it keeps, as long as these can be.
 const QUESTIONS_MOST: usize = 32 << 20;
 /// The programs of one user have one of so many descriptors: others', and other servers, need the rest.
@@ -924,6 +925,44 @@ mod tests {
         assert_eq!(found(&shell), 1000);
         shell.lost(ConnectionId(FIRST_CONNECTION));
         assert_eq!((found(&shell), shell.connections.len()), (0, 0));
+    }
+
+    /// Goal: a program that has much comes to the next server, which it tells all of it before it reads anything. Method: more
+    /// than so many answers, of eight bytes at least, are sent or have 1 MiB of room to wait; none is read before all are there.
+    #[test]
+    fn who_registers_much_at_once_need_not_read_meanwhile() {
+        const MANY: u32 = 200_000;
+        let mut shell = shell("much", Vec::new());
+        let (stream, mut program) = UnixStream::pair().unwrap();
+        let id = shell.connect(Stream::Unix(stream), Speaks::Requests { user: 0 }, None).unwrap();
+        let mut bytes = Vec::new();
+        encode(&hello(1), &mut bytes);
+        (0..MANY).for_each(|number| encode(&register(number, Attributes::new()), &mut bytes));
+        thread::scope(|scope| {
+            let says = scope.spawn(|| program.write_all(&bytes).unwrap());
+            while !says.is_finished() {
+                shell.serve_ready(EpollTimeout::from(1_u8));
+            }
+        });
+        // What was said last is in the kernel.
+        shell.serve(id);
+        assert!(shell.connections[&id].is_heard(), "it is held up");
+        assert_eq!(found(&shell), MANY as usize);
+        let (mut done, mut said) = (0, Vec::new());
+        program.set_nonblocking(true).unwrap();
+        while done < MANY {
+            let mut piece = [0; 64 << 10];
+            while let Ok(length @ 1..) = program.read(&mut piece) {
+                said.extend_from_slice(&piece[..length]);
+            }
+            let mut used = 0;
+            while let Some((answer, length)) = decode(&said[used..]).unwrap() {
+                used += length;
+                done += u32::from(matches!(answer, Answer::Done { .. }));
+            }
+            said.drain(..used);
+            shell.serve_ready(EpollTimeout::from(1_u8));
+        }
     }
 
     fn tell(mut teller: &TcpStream, telling: &Telling) {
