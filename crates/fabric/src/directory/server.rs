@@ -5,7 +5,7 @@ use super::protocol::{
     Answer, Garbled, Heard, MESSAGE_MOST, Request, Telling, encode, framed, other_version, read,
 };
 use super::seal::{End, HAIL, Hail, SEAL, Sealers, Stranger};
-use super::state::{ALIVE_EVERY, ConnectionId, Directory, Input, Output};
+use super::state::{ALIVE_EVERY, ConnectionId, Directory, Input, Output, SILENCE_MOST};
 use super::unsent::Unsent;
 use crate::bridge::{self, Search, Survey, request::Whom};
 use crate::descriptors::descriptors_most;
@@ -151,8 +151,8 @@ struct Connection {
     unsent: Unsent,
     /// Questions wait until more of the answers is taken.
     waits_to_answer: bool,
-    /// Close when everything is sent.
-    closing: bool,
+    /// Since when it is to be closed when everything is sent, or is not taken for [`SILENCE_MOST`].
+    closing: Option<Instant>,
     /// The kernel is asked to tell when there is room.
     waits_for_room: bool,
 }
@@ -277,7 +277,16 @@ impl Shell {
 
     fn tick(&mut self) {
         self.ticked = Instant::now();
+        self.cut_closing();
         self.step(Input::Tick);
+    }
+
+    /// Cuts connections whose other ends do not take what they were told last: each has a descriptor, and its user's part.
+    fn cut_closing(&mut self) {
+        let is_late = |since: Instant| since.elapsed() > SILENCE_MOST;
+        let late = self.connections.iter().filter(|(_, c)| c.closing.is_some_and(is_late));
+        let late: Vec<_> = late.map(|(id, _)| *id).collect();
+        late.into_iter().for_each(|id| self.lost(id));
     }
 
     fn accept_programs(&mut self) {
@@ -360,7 +369,7 @@ impl Shell {
             read: Vec::new(),
             unsent: Unsent::default(),
             waits_to_answer: false,
-            closing: false,
+            closing: None,
             waits_for_room: false,
         };
         self.connections.insert(id, connection);
@@ -430,7 +439,7 @@ impl Shell {
                 Output::Complain(why) => tracing::warn!("{why}"),
                 Output::Close(id) => {
                     if let Some(connection) = self.connections.get_mut(&id) {
-                        connection.closing = true;
+                        connection.closing.get_or_insert_with(Instant::now);
                         written.push(id);
                     }
                 }
@@ -485,7 +494,7 @@ impl Shell {
     fn push(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let open = connection.drain() && connection.unsent.is_read();
-        if !open || (connection.closing && connection.unsent.is_empty()) {
+        if !open || (connection.closing.is_some() && connection.unsent.is_empty()) {
             return self.close(id);
         }
         let waits = !connection.unsent.is_empty() || connection.waits_to_answer;
@@ -598,7 +607,7 @@ impl Connection {
                 Ok(0) => return false,
                 Ok(bytes) => {
                     // Who is heard no more, and does not take what it was told last, may go on for ever.
-                    if !self.closing {
+                    if self.closing.is_none() {
                         self.read.extend_from_slice(&piece[..bytes]);
                     }
                     total += bytes;
@@ -624,7 +633,7 @@ impl Connection {
 
     /// Whether what it says is heard now.
     fn is_heard(&self) -> bool {
-        !self.closing && self.has_room()
+        self.closing.is_none() && self.has_room()
     }
 
     /// Whether its next question may be answered: if that is a program's, when it has taken most of what it was told.
@@ -698,7 +707,7 @@ impl Connection {
             }
             Err(stranger) => {
                 tracing::warn!(%stranger, "a caller is not let in");
-                self.closing = true;
+                self.closing = Some(Instant::now());
             }
         }
         Next::Hailed
@@ -742,7 +751,6 @@ mod tests {
     use crate::attributes::Attributes;
     use crate::carriers::Carriers;
     use crate::directory::protocol::{ContextInfo, VERSION, decode};
-    use crate::directory::state::SILENCE_MOST;
     use crate::door::Callers;
     use crate::id::{ContextId, Place, ResourceId};
     use nix::poll::{PollFd, PollFlags, poll};
@@ -759,7 +767,7 @@ mod tests {
             read: Vec::new(),
             unsent: Unsent::default(),
             waits_to_answer: false,
-            closing: false,
+            closing: None,
             waits_for_room: false,
         };
         (connection, program)
@@ -786,12 +794,30 @@ mod tests {
         program.write_all(&[1; 1000]).unwrap();
         assert!(connection.fill());
         assert_eq!(connection.read.len(), 1000);
-        connection.closing = true;
+        connection.closing = Some(Instant::now());
         program.write_all(&[1; 1000]).unwrap();
         assert!(connection.fill());
         assert_eq!(connection.read.len(), 1000);
         drop(program);
         assert!(!connection.fill(), "its end is found all the same");
+    }
+
+    /// Goal: nobody keeps descriptors of a daemon by not reading why it is refused. Method: a program that takes nothing of much
+    /// that it was told has said hello in another version; it is cut when it has had time to read.
+    #[test]
+    fn who_does_not_take_its_last_word_is_cut() {
+        let mut shell = shell("cuts", Vec::new());
+        let (stream, _program) = UnixStream::pair().unwrap();
+        let id = shell.connect(Stream::Unix(stream), Speaks::Requests { user: 7 }, None).unwrap();
+        let connection = shell.connections.get_mut(&id).unwrap();
+        connection.unsent.say(false, |bytes| bytes.resize(4 << 20, 0));
+        shell.step(Input::OtherVersion(id, VERSION - 1));
+        shell.tick();
+        let connection = shell.connections.get_mut(&id).unwrap();
+        connection.closing = Instant::now().checked_sub(SILENCE_MOST + ALIVE_EVERY);
+        assert!(connection.closing.is_some());
+        shell.tick();
+        assert!(shell.connections.is_empty());
     }
 
     /// Another server that has told of a resource.

@@ -115,7 +115,8 @@ pub struct Directory {
     records: Records,
     questions: Questions<(ConnectionId, u32)>,
     programs: BTreeMap<ConnectionId, Program>,
-    /// Programs that have connected and are let in, with or without a hello, and whose they are.
+    /// Connections of programs that were let in, with or without a hello, and whose they are: until they are no more, which those
+    /// of programs that are refused are only when these have taken why, or have not for a while.
     connected: BTreeMap<ConnectionId, u32>,
     users: Users,
     contexts: BTreeMap<ContextId, Known>,
@@ -322,7 +323,7 @@ impl Directory {
             }
             Input::Unreachable(address) => self.is_silent(address),
             Input::Stranger(address, why) => self.is_strange(address, &why, &mut outputs),
-            Input::Closed(connection) => self.closed(connection, &mut outputs),
+            Input::Closed(connection) => self.went(connection, &mut outputs),
             Input::Tick => self.tick(&mut outputs),
         }
         outputs
@@ -338,6 +339,14 @@ impl Directory {
             Ok(()) => drop(self.connected.insert(from, user)),
             Err(why) => self.refuse(from, None, why, outputs),
         }
+    }
+
+    /// A connection is no more.
+    fn went(&mut self, connection: ConnectionId, outputs: &mut Vec<Output>) {
+        if let Some(user) = self.connected.remove(&connection) {
+            self.users.disconnect(user);
+        }
+        self.closed(connection, outputs);
     }
 
     fn asked(
@@ -927,11 +936,8 @@ impl Directory {
         self.closed(connection, outputs);
     }
 
-    /// A connection is no more: what depended on it goes.
+    /// A connection is no more, or nothing that comes on it is heard any more: what depended on it goes.
     fn closed(&mut self, connection: ConnectionId, outputs: &mut Vec<Output>) {
-        if let Some(user) = self.connected.remove(&connection) {
-            self.users.disconnect(user);
-        }
         if let Some(program) = self.programs.remove(&connection) {
             self.users.give_back(program.user, program.bytes);
             for number in program.subscriptions {

@@ -729,7 +729,11 @@ fn the_programs_of_one_user_have_so_much_of_a_server() {
     }
     let why = "programs of user 7 have 2 connections to this server, which is the most".into();
     let refused = Output::Answer(three, Answer::Refused { number: None, why });
-    assert_eq!(step(Input::Came(three, 7)), [refused, Output::Close(three)]);
+    let refused = [refused, Output::Close(three)];
+    assert_eq!(step(Input::Came(three, 7)), refused);
+    // Nor is there room for it while one that is to be closed, as it says nothing that it may, is not.
+    assert!(step(Input::OtherVersion(two, VERSION - 1)).contains(&Output::Close(two)));
+    assert_eq!(step(Input::Came(three, 7)), refused);
     step(Input::Closed(two));
     assert_eq!(step(Input::Came(three, 7)), []);
 
