@@ -178,7 +178,7 @@ mod tests {
             addresses: vec![],
             carriers: Carriers::default(),
         };
-        Record { id, attributes, home }
+        Record { id, attributes, home: home.into() }
     }
 
     /// What a program in Rust has registered may have zero bytes anywhere.

@@ -344,7 +344,7 @@ fn nodes_know_those_that_have_their_key() {
     let found = |context: &Context, count| {
         let query = context.find(attrs! { "test" => "known" });
         let all = query.all().unwrap();
-        let nodes: Vec<_> = all.into_iter().map(|record| record.home.node).collect();
+        let nodes: Vec<_> = all.into_iter().map(|record| record.home.node.clone()).collect();
         (nodes.len() == count).then_some(nodes)
     };
     let both = ["n1", "n4"].map(String::from);

@@ -195,7 +195,7 @@ mod tests {
         let (node, callers, addresses) = ("n1".into(), Callers::SameUser, Vec::new());
         let carriers = Carriers::default();
         let home = ContextInfo { id: context, node, owner, callers, addresses, carriers };
-        Record { id: ResourceId { context, place }, attributes: bridge.write(), home }
+        Record { id: ResourceId { context, place }, attributes: bridge.write(), home: home.into() }
     }
 
     /// Whoever could say that he is a bridge would read what others send.

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::mem;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -56,8 +57,8 @@ pub struct Record {
     pub id: ResourceId,
     /// What it is.
     pub attributes: Attributes,
-    /// Where it lives.
-    pub home: ContextInfo,
+    /// Where it lives. A server has that once for all resources of a context, however many there are.
+    pub home: Arc<ContextInfo>,
 }
 
 /// What a program asks. Numbers are the program's own; answers repeat them.

@@ -120,7 +120,7 @@ mod tests {
         let carriers = Carriers::default();
         let home = ContextInfo { id: context, node, owner: 0, callers, addresses, carriers };
         let id = ResourceId { context, place: Place { slot, generation: 0 } };
-        Record { id, attributes, home }
+        Record { id, attributes, home: home.into() }
     }
 
     fn some_attributes() -> impl Strategy<Value = Attributes> {

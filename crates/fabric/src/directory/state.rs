@@ -23,12 +23,13 @@ use super::protocol::{
     Answer, Change, ContextInfo, Heard, Introduction, Record, Request, Telling, VERSION, in_parts,
 };
 use super::records::{Questions, Records};
-use super::users::{Users, counted};
+use super::users::{Users, counted, counted_context};
 use crate::attributes::Attributes;
 use crate::door::{Claim, ClusterKey};
 use crate::id::{ContextId, Place, ResourceId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A connection of the server's shell: of a program, made by another server, or made to one.
@@ -49,7 +50,7 @@ const RESOURCES_MOST: usize = crate::inbox::RESOURCES_MOST as usize;
 const HELD_BACK_MOST: usize = 65_536;
 /// Subscriptions of one program.
 const SUBSCRIPTIONS_MOST: usize = 65_536;
-/// Addresses of one context: more than a node has networks. All nodes keep them, with each of its resources.
+/// Addresses of one context: more than a node has networks. All nodes keep them, and say them with each of its resources.
 const ADDRESSES_MOST: usize = 256;
 
 /// Something that happened. Connections are new numbers; a connection that the state has closed
@@ -148,7 +149,7 @@ pub struct Directory {
 /// A context, and since when it is its user's.
 #[derive(Debug, Clone)]
 struct Known {
-    info: ContextInfo,
+    info: Arc<ContextInfo>,
     since: Duration,
 }
 
@@ -412,11 +413,15 @@ impl Directory {
         outputs: &mut Vec<Output>,
     ) -> Result<(), String> {
         let mut context = ContextInfo { node: self.node.clone(), ..context };
+        let mut seen = BTreeSet::new();
+        context.addresses.retain(|address| seen.insert(*address));
         context.addresses.truncate(ADDRESSES_MOST);
         let claim = claim.filter(|claim| self.upholds(claim, &context));
         let since = claim.map_or(self.now, |claim| claim.since);
-        let opened = Known { info: context.clone(), since };
+        let opened = Known { info: context.clone().into(), since };
         self.may_open(&opened, claim.is_some())?;
+        let bytes = counted_context(&context);
+        self.users.keep(context.owner, bytes)?;
         if self.contexts.contains_key(&context.id) {
             self.displace(context.id, outputs);
         }
@@ -426,7 +431,7 @@ impl Directory {
             subscriptions: BTreeSet::new(),
             held_back: 0,
             user: context.owner,
-            bytes: 0,
+            bytes,
         };
         self.programs.insert(from, program);
         let (id, owner) = (context.id, context.owner);
@@ -546,7 +551,7 @@ impl Directory {
         let caller = &self.contexts.get(&self.programs.get(&from)?.context)?.info;
         let key = self.key.as_ref().map(|key| key.of_context(context, info.owner));
         let pass = key.map(|key| key.pass(caller.id, caller.owner));
-        Some(Introduction { context: info.clone(), pass })
+        Some(Introduction { context: ContextInfo::clone(info), pass })
     }
 
     fn register(
@@ -730,7 +735,7 @@ impl Directory {
         let Some(teller) = self.tellers.get_mut(&from) else { return };
         match what {
             Change::Opened(context, since) => {
-                let info = ContextInfo { node: teller.node.clone(), ..context };
+                let info = ContextInfo { node: teller.node.clone(), ..context }.into();
                 self.opened(from, Known { info, since }, outputs);
             }
             Change::Closed(context) => {
@@ -878,7 +883,7 @@ impl Directory {
         self.members.connected(address, self.now);
         let own: BTreeSet<_> = self.programs.values().map(|program| program.context).collect();
         let known = own.iter().map(|id| &self.contexts[id]);
-        let contexts = known.map(|known| (known.info.clone(), known.since)).collect();
+        let contexts = known.map(|known| (ContextInfo::clone(&known.info), known.since)).collect();
         let all = self.records.find(&Attributes::new()).into_iter();
         let resources = all
             .filter(|record| own.contains(&record.id.context))

@@ -1,12 +1,14 @@
 //! What the programs of each user have of a server, and no more than that: one user's leave room for all others' (pure).
 
+use super::protocol::ContextInfo;
 use crate::attributes::Attributes;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
-/// Bytes of what one user's programs have registered and ask for: a context with as many resources as it can have, with some
-/// attributes, or some thousands with the longest. All nodes keep what is registered.
+/// Bytes of what one user's programs have registered and ask for, and of where they are: a context with as many resources as it
+/// can have, with some attributes, or some thousands with the longest. All nodes keep what is registered.
 const BYTES_MOST: usize = 128 << 20;
-/// What counts of each besides its attributes, which may be none.
+/// What counts of each besides its attributes or addresses, which may be none.
 const EACH: usize = 64;
 
 /// All users with programs here.
@@ -63,7 +65,7 @@ impl Users {
             let has = its.bytes;
             self.forget_if_idle(user);
             return Err(format!(
-                "{bytes} bytes more of attributes: programs of user {user} have {has} bytes on this node, of \
+                "{bytes} bytes more of attributes and addresses: programs of user {user} have {has} bytes on this node, of \
                  {BYTES_MOST} at most"
             ));
         }
@@ -90,6 +92,11 @@ impl Users {
 /// What a resource, or a question, counts that has these.
 pub fn counted(attributes: &Attributes) -> usize {
     EACH + attributes.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
+}
+
+/// What a context counts, once for all of its resources.
+pub fn counted_context(context: &ContextInfo) -> usize {
+    EACH + context.addresses.len() * size_of::<SocketAddr>()
 }
 
 #[cfg(test)]

@@ -97,7 +97,8 @@ mod tests {
     fn is_behind(stream: UnixStream, home: &ContextInfo) {
         let appeared = |number, slot| {
             let id = ResourceId { context: home.id, place: Place { slot, generation: 1 } };
-            let record = Record { id, attributes: attrs! { "a" => "b" }, home: home.clone() };
+            let record =
+                Record { id, attributes: attrs! { "a" => "b" }, home: home.clone().into() };
             Answer::Appeared { number, record }
         };
         let mut subscription = 0;

@@ -57,7 +57,7 @@ pub(super) fn serve(
 /// A record, as a server on `node` tells it.
 pub(super) fn record(node: &str, attributes: Attributes) -> Record {
     let home = context(2, node);
-    Record { id: ResourceId { context: home.id, place: PLACE }, attributes, home }
+    Record { id: ResourceId { context: home.id, place: PLACE }, attributes, home: home.into() }
 }
 
 fn context(number: u64, node: &str) -> ContextInfo {

@@ -172,9 +172,10 @@ fn so_many_addresses_of_a_context_are_kept_and_no_more() {
     let id = ContextId::new(1);
     let address = |port| SocketAddr::new(at(0).ip(), port);
     let addresses: Vec<_> = (1..=10_000).map(address).collect();
-    let (node, callers) = (String::new(), Callers::SameUser);
-    let (carriers, all) = (Carriers::default().with(Protocol::Ucx), addresses.clone());
-    let context = ContextInfo { id, node, owner: 0, callers, addresses: all, carriers };
+    // One that is said again is no other.
+    let all = [&addresses[..9], &addresses].concat();
+    let carriers = Carriers::default().with(Protocol::Ucx);
+    let context = ContextInfo { addresses: all, carriers, ..context(1) };
     say(Request::Hello { version: VERSION, context, claim: None });
     let outputs = say(Request::Resolve { number: 1, context: id });
     let [Output::Answer(_, Answer::Resolved { found: Some(found), .. })] = &outputs[..] else {
@@ -182,6 +183,46 @@ fn so_many_addresses_of_a_context_are_kept_and_no_more() {
     };
     assert_eq!(found.context.addresses, addresses[..ADDRESSES_MOST]);
     assert_eq!(found.context.carriers, carriers);
+}
+
+/// Goal: what a context is costs as much as is counted for its user, on all nodes, however many resources it has. Method: those
+/// of one context are compared, where it is and elsewhere; a user opens contexts with as many addresses as may be, until there
+/// is no room, and when there is again.
+#[test]
+fn what_a_context_is_counts_once_and_is_kept_once() {
+    let mut directory = Directory::new("n0", 0, at(0), [], None);
+    let address = |port| SocketAddr::new(at(0).ip(), port);
+    let addresses: Vec<_> = (1..=ADDRESSES_MOST as u16).map(address).collect();
+    let counts = 64 + addresses.len() * size_of::<SocketAddr>();
+    let hello = |number| {
+        let context = ContextInfo { addresses: addresses.clone(), ..context(number) };
+        Request::Hello { version: VERSION, context, claim: None }
+    };
+    let mut asked = |number, request| {
+        let input = Input::Asked(ConnectionId(number), 7, request);
+        directory.step(Duration::ZERO, input)
+    };
+    asked(1, hello(1));
+    let register = |slot| {
+        let place = Place { slot, generation: 0 };
+        Request::Register { number: slot, place, attributes: Attributes::new() }
+    };
+    (0..3).for_each(|slot| drop(asked(1, register(slot))));
+    let most = (128 << 20) / counts as u64;
+    let mut is_refused =
+        |number| asked(number, hello(number)).contains(&Output::Close(ConnectionId(number)));
+    assert_eq!((2..20_000).find(|number| is_refused(*number)), Some(most + 1));
+    let mut elsewhere = Directory::new("n1", 1, at(1), [], None);
+    elsewhere.step(Duration::ZERO, Input::Told(ConnectionId(1), run(1, 0, &[0, 1, 2])));
+    for knows in [&directory, &elsewhere] {
+        let all = knows.find(&Attributes::new());
+        assert_eq!(all.len(), 3);
+        assert!(all.iter().all(|record| Arc::ptr_eq(&record.home, &all[0].home)));
+    }
+    directory.step(Duration::ZERO, Input::Closed(ConnectionId(2)));
+    let asked = Input::Asked(ConnectionId(2), 7, hello(most + 1));
+    let outputs = directory.step(Duration::ZERO, asked);
+    assert!(!outputs.contains(&Output::Close(ConnectionId(2))));
 }
 
 /// Who was cut off between the first word and what there is would be kept for ever, and so would whoever says that he is
