@@ -125,8 +125,6 @@ struct Shell {
     address: SocketAddr,
     key: Option<ClusterKey>,
     start: Instant,
-    /// When that was, since 1970.
-    epoch: Duration,
     /// When time last passed for the state.
     ticked: Instant,
     epoll: Epoll,
@@ -214,8 +212,6 @@ impl Shell {
             address,
             key,
             start: now,
-            // A clock that is before 1970 is not set.
-            epoch: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
             ticked: now,
             epoll,
             programs,
@@ -278,6 +274,9 @@ impl Shell {
     fn tick(&mut self) {
         self.ticked = Instant::now();
         self.cut_closing();
+        // One that is before 1970 is not set.
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.step(Input::Clock(wall));
         self.step(Input::Tick);
     }
 
@@ -421,7 +420,7 @@ impl Shell {
     /// Has something happen to the state, and says what it has to say. Connections that are found closed by that wait in
     /// their queue.
     fn apply(&mut self, input: Input) {
-        let now = self.epoch + self.start.elapsed();
+        let now = self.start.elapsed();
         let mut written = Vec::new();
         for output in self.directory.step(now, input) {
             match output {

@@ -82,6 +82,8 @@ pub enum Input {
     Heard(ConnectionId, Heard),
     /// A connection is no more.
     Closed(ConnectionId),
+    /// The node's clock shows that, since 1970. It may be set at any time, as after the node has booted: said before each tick.
+    Clock(Duration),
     /// Time passes. At least every [`ALIVE_EVERY`].
     Tick,
 }
@@ -111,6 +113,7 @@ pub struct Directory {
     address: SocketAddr,
     key: Option<ClusterKey>,
     now: Duration,
+    clock: Clock,
     /// When this run began, which is with its first step.
     begun: Option<Duration>,
     records: Records,
@@ -144,6 +147,15 @@ pub struct Directory {
     named: usize,
     /// Where a server refuses this one, and why.
     refused: Option<(SocketAddr, String)>,
+}
+
+/// The node's clock, from which nothing is taken but since when a context is its user's: it may be set forth and back.
+#[derive(Debug, Default)]
+struct Clock {
+    /// What it has shown last, since 1970.
+    shown: Duration,
+    /// When that was.
+    at: Duration,
 }
 
 /// A context, and since when it is its user's.
@@ -231,6 +243,13 @@ impl Program {
     }
 }
 
+impl Clock {
+    /// What it shows then.
+    fn shows(&self, now: Duration) -> Duration {
+        self.shown.saturating_add(now.saturating_sub(self.at))
+    }
+}
+
 impl Known {
     fn precedence(&self) -> Precedence {
         (self.since, self.info.owner)
@@ -277,6 +296,7 @@ impl Directory {
             address,
             key,
             now: Duration::ZERO,
+            clock: Clock::default(),
             begun: None,
             records: Records::default(),
             questions: Questions::default(),
@@ -305,8 +325,8 @@ impl Directory {
         Self { users: Users::new(most), ..self }
     }
 
-    /// What to do about `input`, `now` since 1970. That never goes back; how far it is from what others say shows in nothing
-    /// but who of two had a name first.
+    /// What to do about `input`, `now` since any moment of this run. That never goes back. Without [`Input::Clock`] it is what the
+    /// node's clock shows as well.
     pub fn step(&mut self, now: Duration, input: Input) -> Vec<Output> {
         self.now = self.now.max(now);
         self.begun.get_or_insert(self.now);
@@ -325,6 +345,7 @@ impl Directory {
             Input::Unreachable(address) => self.is_silent(address),
             Input::Stranger(address, why) => self.is_strange(address, &why, &mut outputs),
             Input::Closed(connection) => self.went(connection, &mut outputs),
+            Input::Clock(shown) => self.clock = Clock { shown, at: self.now },
             Input::Tick => self.tick(&mut outputs),
         }
         outputs
@@ -417,7 +438,7 @@ impl Directory {
         context.addresses.retain(|address| seen.insert(*address));
         context.addresses.truncate(ADDRESSES_MOST);
         let claim = claim.filter(|claim| self.upholds(claim, &context));
-        let since = claim.map_or(self.now, |claim| claim.since);
+        let since = claim.map_or_else(|| self.clock.shows(self.now), |claim| claim.since);
         let opened = Known { info: context.clone().into(), since };
         self.may_open(&opened, claim.is_some())?;
         let bytes = counted_context(&context);

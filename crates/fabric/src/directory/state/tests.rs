@@ -669,6 +669,32 @@ fn who_had_a_name_before_its_server_was_started_again_has_it_after_that() {
     }
 }
 
+/// Goal: since when a context is its user's is what the clock shows when it is opened, and nothing else depends on that. Method:
+/// a server begins before its node's clock is set, which is set back later; another is heard all the time.
+#[test]
+fn a_claim_has_the_time_of_its_hello_by_a_clock_that_may_be_set() {
+    let key = ClusterKey::from_text(Pair::CLUSTER).unwrap();
+    let mut directory = Directory::new("n0", 0, at(0), [], Some(key));
+    let (second, other) = (Duration::from_secs, ConnectionId(9));
+    directory.step(second(0), Input::Told(other, snapshot(2)));
+    let mut since = |number, now, clock| {
+        directory.step(now, Input::Clock(clock));
+        let outputs = directory.step(now, Input::Tick);
+        assert!(!outputs.iter().any(|output| matches!(output, Output::Close(_))), "{outputs:?}");
+        // Half a tick later.
+        let hello = Input::Asked(ConnectionId(number), 7, hello(number));
+        let outputs = directory.step(now + ALIVE_EVERY / 2, hello);
+        let welcome = outputs.into_iter().find_map(|output| match output {
+            Output::Answer(_, Answer::Welcome { claim, .. }) => claim,
+            _ => None,
+        });
+        welcome.unwrap().since.checked_sub(ALIVE_EVERY / 2)
+    };
+    assert_eq!(since(1, second(0), second(5)), Some(second(5)));
+    assert_eq!(since(2, second(1), second(1_000_000_000)), Some(second(1_000_000_000)));
+    assert_eq!(since(3, second(2), second(999_999_000)), Some(second(999_999_000)));
+}
+
 /// Resources of context 2 that are several times what one part has, and their attributes.
 fn much() -> Vec<(ResourceId, Attributes)> {
     let name = |at: usize| format!("{at}{}", "a".repeat(200));
