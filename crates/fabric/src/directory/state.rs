@@ -42,6 +42,9 @@ pub const ALIVE_EVERY: Duration = Duration::from_millis(500);
 /// taken for a dead one. So long what it has told stands when it is cut off as well: one that is started
 /// again, after a second as `contrib/systemd` has it, and its programs have told it again by then.
 pub const SILENCE_MOST: Duration = Duration::from_secs(3);
+/// How long a server that has just begun says of no context that it is nowhere, while others are telling it what there is:
+/// some gigabytes by a slow network. Who is told by ever new ones is not to hold up its programs for ever.
+const TOLD_MOST: Duration = Duration::from_secs(60);
 /// Other servers that a sign of life names, so that it stays short: all of a hundred within 13 s.
 const NAMED_MOST: usize = 4;
 /// Resources of one context, as many as a context can have.
@@ -260,6 +263,13 @@ impl Listener {
     /// Whether it is known to be the server of that node.
     fn is_of(&self, node: &str) -> bool {
         self.node.as_deref() == Some(node)
+    }
+}
+
+impl Caller {
+    /// Whether it has told anything.
+    fn has_told(&self) -> bool {
+        !self.contexts.is_empty() || !self.resources.is_empty()
     }
 }
 
@@ -544,10 +554,18 @@ impl Directory {
         Ok(())
     }
 
-    /// Whether servers may be there that this one has not heard in this run. Those that it knows, and those that know it, call
-    /// each other within two seconds.
+    /// Whether servers may be there that this one has not heard in this run, or not to the end of what they have to tell. Those
+    /// that it knows, and those that know it, call each other within two seconds.
     fn is_new(&self) -> bool {
-        self.begun.is_none_or(|begun| self.now.saturating_sub(begun) < SILENCE_MOST)
+        let since_begun = self.begun.map_or(Duration::ZERO, |begun| self.now.saturating_sub(begun));
+        let least = if self.is_being_told() { TOLD_MOST } else { SILENCE_MOST };
+        since_begun < least
+    }
+
+    /// Whether a part has come of what another server has to tell, and more may come.
+    fn is_being_told(&self) -> bool {
+        let is_heard = |c: &Caller| self.now.saturating_sub(c.since) <= SILENCE_MOST;
+        self.callers.values().any(|caller| caller.has_told() && is_heard(caller))
     }
 
     /// Whoever has asked for that context is told where it is, or that it is nowhere.

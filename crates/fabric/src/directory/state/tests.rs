@@ -486,6 +486,50 @@ fn a_server_that_has_just_begun_takes_nothing_for_nowhere() {
     assert_eq!(told(over, ask(5, 3)), [(5, None)]);
 }
 
+/// Goal: nobody takes a context for gone whose node is still telling what there is, and nobody waits for ever for what is never
+/// all told. Method: a program asks for three contexts while another server tells parts, in time each; another that has told
+/// nothing holds up nobody. What has not come is nowhere when all has, or after a minute.
+#[test]
+fn while_there_are_parts_to_come_nothing_is_taken_for_nowhere() {
+    let [program, tells, silent] = [1, 2, 3].map(ConnectionId);
+    for is_told in [true, false] {
+        let mut directory = Directory::new("n0", 0, at(0), [], None);
+        let mut told = |now, input| {
+            let answer = |output| match output {
+                Output::Answer(_, Answer::Resolved { number, found }) => {
+                    Some((number, found.is_some()))
+                }
+                _ => None,
+            };
+            directory.step(now, input).into_iter().filter_map(answer).collect::<Vec<_>>()
+        };
+        told(Duration::ZERO, Input::Asked(program, 0, hello(1)));
+        for number in [2, 3] {
+            let context = ContextId::new(number.into());
+            let asked = Input::Asked(program, 0, Request::Resolve { number, context });
+            assert_eq!(told(Duration::ZERO, asked), []);
+        }
+        let part = || {
+            let (contexts, resources) = (Vec::new(), vec![(resource(1), Attributes::new())]);
+            Input::Told(tells, Telling::SnapshotPart { contexts, resources })
+        };
+        let mut now = Duration::ZERO;
+        while now < TOLD_MOST - SILENCE_MOST {
+            now += SILENCE_MOST;
+            assert_eq!(told(now, part()), []);
+            assert_eq!(told(now, Input::Told(silent, Telling::Alive)), []);
+            assert_eq!(told(now, Input::Tick), []);
+        }
+        if is_told {
+            assert_eq!(told(now, Input::Told(tells, run(1, 0, &[2]))), [(2, true)]);
+            assert_eq!(told(now, Input::Tick), [(3, false)]);
+        } else {
+            assert_eq!(told(TOLD_MOST, part()), []);
+            assert_eq!(told(TOLD_MOST, Input::Tick), [(2, false), (3, false)]);
+        }
+    }
+}
+
 /// Servers of two nodes, of one cluster's key.
 struct Pair([Directory; 2]);
 
