@@ -45,7 +45,9 @@ pub fn run(out: &Path) -> Result<()> {
     let log = lublin::log(shape.nodes, jobs, LOAD, SEED);
     let mut figures = Figures::new("sim");
     let mut runs = Vec::new();
-    for policy in POLICIES {
+    // Jobs that ask by themselves are decided one after the other, each beside all that is reserved of every node:
+    // `make bench-deadline`.
+    for policy in Choice::WHOLE {
         let run = replay(shape, policy, LOAD, &log.jobs)?;
         add_figures(&run, &mut figures);
         runs.push(run);
@@ -103,16 +105,6 @@ fn add_figures(Run { summary, seconds, .. }: &Run, figures: &mut Figures) {
     value("promises broken", "", summary.broken as f64, kept);
 }
 
-/// All that give jobs whole nodes. Jobs that ask by themselves are decided one after the other, each beside all that is
-/// reserved of every node: `make bench-deadline`.
-const POLICIES: [Choice; 6] = [
-    Choice::Keeptime,
-    Choice::KeeptimeGreedy,
-    Choice::KeeptimeQueue,
-    Choice::KeeptimeClasses,
-    Choice::FcfsBackfill,
-    Choice::None,
-];
 const LOAD: f64 = 0.8;
 /// Deadlines are hard to keep when nearly all is in use.
 const FULL: f64 = 0.95;

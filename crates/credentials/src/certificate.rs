@@ -148,10 +148,15 @@ fn identity(certificate: &X509Certificate<'_>) -> Result<Identity, NoIdentity> {
     identity.map_err(|_| NoIdentity::Malformed { uri: uri.into() })
 }
 
+/// Whether what holds until then is over [`SOON`] after `now`, or is already.
+pub fn ends_soon(until: WallTime, now: WallTime) -> bool {
+    until.saturating_since(now) < SOON
+}
+
 impl Validity {
-    /// Whether it is over [`SOON`] after `now`, or is already.
+    /// Whether it [`ends_soon`].
     pub fn ends_soon(&self, now: WallTime) -> bool {
-        self.until.saturating_since(now) < SOON
+        ends_soon(self.until, now)
     }
 
     /// What is wrong with it at `now`, in words that go on after "the certificate": nothing if it

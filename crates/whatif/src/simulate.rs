@@ -426,16 +426,6 @@ mod tests {
     use crate::trace::{Class, chains, lublin};
     use proptest::prelude::*;
 
-    /// Under which a job that runs has whole nodes, or all of them alike: how long it takes is plain.
-    const WHOLE: [Choice; 6] = [
-        Choice::Keeptime,
-        Choice::KeeptimeGreedy,
-        Choice::KeeptimeQueue,
-        Choice::KeeptimeClasses,
-        Choice::FcfsBackfill,
-        Choice::None,
-    ];
-
     fn outcome(shape: &str, policy: Choice, percent: u32, jobs: &[Submission]) -> Outcome {
         let communication = Share::from_percent(percent).unwrap();
         let trial = Trial::of(shape.parse().unwrap(), policy, communication).unwrap();
@@ -476,7 +466,7 @@ mod tests {
         let class = Class::Normal;
         let job =
             Submission { submitted: 7, run: 60, requested: 90, nodes: 4, deadline: 200, class };
-        for policy in WHOLE {
+        for policy in Choice::WHOLE {
             let outcome = outcome("star:4", policy, 40, &[job]);
             assert_eq!(outcome.ended(), [67], "{policy}");
             assert_eq!(outcome.fates[0].started, Some(Nanos::from_secs(7)));
@@ -609,7 +599,7 @@ mod tests {
     fn a_job_of_too_many_nodes_is_refused_and_all_others_run() {
         let jobs = [patient(0, 4), patient(10, 5_000), patient(20, 90), patient(30, 1)];
         for percent in [0, 30] {
-            for policy in WHOLE {
+            for policy in Choice::WHOLE {
                 let outcome = outcome("fat-tree:5200", policy, percent, &jobs);
                 assert_eq!(refused(&outcome), [false, true, false, false], "{policy}, {percent} %");
                 assert_eq!(outcome.ended(), [50, 0, 70, 80], "{policy}, {percent} %");
@@ -745,7 +735,7 @@ mod tests {
     // Goal: a job whose node fails begins anew on others at once, whoever decides: 20 s on two nodes are lost.
     #[test]
     fn a_job_whose_node_fails_is_run_anew_on_others() {
-        for policy in WHOLE {
+        for policy in Choice::WHOLE {
             let jobs = [pair(0, 1_000)];
             // All policies give the first job the first nodes of an idle cluster.
             let outcome = failing(4, policy, at_20(Kind::Node, 0, HOUR), &jobs);
@@ -773,7 +763,7 @@ mod tests {
             Choice::KeeptimeBy => unreachable!("it gives parts of nodes"),
             Choice::FcfsBackfill | Choice::None => (120, 0, 0, 1),
         };
-        for policy in WHOLE {
+        for policy in Choice::WHOLE {
             let outcome = failing(4, policy, at_20(Kind::Node, 0, HOUR), &jobs);
             let Summary { broken, broken_by_failures, given_up, admitted_late, refused, .. } =
                 outcome.summary(&jobs, 4);
@@ -788,7 +778,7 @@ mod tests {
     #[test]
     fn a_job_that_needs_a_node_that_is_away_waits_for_it() {
         let jobs = [pair(30, 1_000)];
-        for policy in WHOLE {
+        for policy in Choice::WHOLE {
             let failures = [(10, part(Kind::Node, 1))];
             let failures = Failures::scripted(&failures, Nanos::from_secs(100));
             let outcome = failing(2, policy, failures, &jobs);
@@ -845,7 +835,7 @@ mod tests {
     #[test]
     fn a_switch_that_fails_takes_its_rack_along() {
         let jobs = [Submission { nodes: 1, ..pair(0, 160) }; 80];
-        for policy in WHOLE {
+        for policy in Choice::WHOLE {
             let failures = at_20(Kind::Switch, 0, Nanos::from_secs(30));
             let outcome = failing_in("fat-tree:80", policy, failures, &jobs);
             let expected = Tally { switches: 1, cut_off: 40, ..Tally::default() };
@@ -868,7 +858,7 @@ mod tests {
     #[test]
     fn nothing_runs_while_the_only_switch_is_away() {
         let jobs = [pair(0, 1_000)];
-        for policy in WHOLE {
+        for policy in Choice::WHOLE {
             let outcome = failing(4, policy, at_20(Kind::Switch, 0, Nanos::from_secs(100)), &jobs);
             assert_eq!(outcome.failures.cut_off, 4, "{policy}");
             let promises_at_once = matches!(policy, Choice::Keeptime | Choice::KeeptimeGreedy);

@@ -4,7 +4,7 @@ use super::handshake::secure;
 use super::keys::{KeyRing, Shown};
 use super::places::{Place, Places};
 use crate::agents::{Reception, Speaker};
-use keeptime_credentials::certificate::Validity;
+use keeptime_credentials::certificate::ends_soon;
 use keeptime_credentials::dates;
 use keeptime_credentials::identity::Identity;
 use keeptime_credentials::tls::Peer;
@@ -65,10 +65,8 @@ impl Agents {
 
 /// What operators are told of a certificate that holds, and is to be renewed.
 fn warning_of_end(node: &Name, until: WallTime, now: WallTime) -> Option<String> {
-    // It was believed: it has begun.
-    let validity = Validity { from: WallTime::default(), until };
     let end = dates::show(until);
-    validity.ends_soon(now).then(|| format!("the certificate of {node} expires at {end}: renew it"))
+    ends_soon(until, now).then(|| format!("the certificate of {node} expires at {end}: renew it"))
 }
 
 /// The node that a certificate is for, and its last second; or why it is for none of this cluster.

@@ -323,7 +323,8 @@ impl ByDeadline {
         self.broker.engine().cluster().topology().names(nodes)
     }
 
-    fn has(&mut self, nodes: &[NodeIndex], cpu: CpuPpm) {
+    /// So much is given out of each of these from now on.
+    fn give_out(&mut self, nodes: &[NodeIndex], cpu: CpuPpm) {
         for node in nodes {
             self.nodes.nodes_ppm[node.0 as usize] = cpu;
         }
@@ -377,7 +378,7 @@ impl Policy for ByDeadline {
             handle.and_then(|handle| self.held.remove(&handle));
         }
         self.broker.fail(nodes);
-        self.has(nodes, CpuPpm::default());
+        self.give_out(nodes, CpuPpm::default());
         self.away += nodes.len() as u32;
         vec![]
     }
@@ -385,7 +386,7 @@ impl Policy for ByDeadline {
     fn repaired(&mut self, now: Nanos, nodes: &[NodeIndex]) -> Vec<Action> {
         self.broker.set_time(now);
         self.broker.repair(nodes);
-        self.has(nodes, self.given_out);
+        self.give_out(nodes, self.given_out);
         self.away -= nodes.len() as u32;
         self.have_all_ask_again(now);
         vec![]

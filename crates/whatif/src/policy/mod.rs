@@ -90,6 +90,16 @@ impl Choice {
         Self::None,
     ];
 
+    /// Those under which a job that runs has whole nodes, or shares them alike: how long it takes is plain.
+    pub const WHOLE: [Self; 6] = [
+        Self::Keeptime,
+        Self::KeeptimeGreedy,
+        Self::KeeptimeQueue,
+        Self::KeeptimeClasses,
+        Self::FcfsBackfill,
+        Self::None,
+    ];
+
     /// The policy for this cluster, on which nothing runs.
     ///
     /// # Errors
