@@ -1,8 +1,8 @@
 //! The node's clock, as an agent takes it, and the broker that of its machine: one that steps for a moment, and back, ends
 //! nothing that was assigned or reserved.
 //!
-//! A step is believed when it has lasted for [`BELIEVED_AFTER`]. Until then time goes on from where it was, as the kernel's
-//! steady clock has it.
+//! A step is believed when it has lasted for ten seconds. Until then time goes on from where it was, as the kernel's steady
+//! clock has it.
 
 use keeptime_model::units::{Nanos, WallTime};
 use std::sync::{Mutex, PoisonError};
