@@ -77,23 +77,18 @@ pub(crate) fn children(parent: u32) -> Vec<Process> {
 /// whatever else starts `process` may have started others that have nothing to do with it. Nothing where `/proc` does
 /// not show them.
 pub(crate) fn siblings(process: u32) -> Vec<Life> {
-    let Some(parent) = stat(process).map(|stat| stat.parent) else { return Vec::new() };
-    let own = program(process);
-    if own.is_empty() || program(parent) != own {
+    let Some(Stat { parent, name, .. }) = stat(process) else { return Vec::new() };
+    let is_of_program = |id| stat(id).is_some_and(|stat| stat.name == name);
+    if !is_of_program(parent) {
         return Vec::new();
     }
     let others = children(parent).into_iter();
-    let others = others.filter(|other| other.id != process && program(other.id) == own);
+    let others = others.filter(|other| other.id != process && is_of_program(other.id));
     others.map(|Process { id, started }| Life { id, started: Some(started) }).collect()
 }
 
-/// As what a process was started.
-fn program(id: u32) -> String {
-    let title = title(id);
-    title.split(' ').next().unwrap_or_default().into()
-}
-
-/// The words that a process shows of itself.
+/// The words that a process shows of itself: none for a moment while it becomes another program, as HAProxy's master does in
+/// every reload.
 pub(crate) fn title(id: u32) -> String {
     let words = fs::read(Path::new("/proc").join(id.to_string()).join("cmdline"));
     String::from_utf8_lossy(&words.unwrap_or_default()).replace('\0', " ")
@@ -113,6 +108,8 @@ pub(crate) fn connected_to(processes: &[Process]) -> Vec<SocketAddr> {
 }
 
 struct Stat {
+    /// Its program's, up to 15 bytes. It is never empty, also while the process becomes that program.
+    name: String,
     state: char,
     parent: u32,
     started: u64,
@@ -123,9 +120,11 @@ fn stat(id: u32) -> Option<Stat> {
     let stat = fs::read(Path::new("/proc").join(id.to_string()).join("stat")).ok()?;
     let text = String::from_utf8_lossy(&stat);
     // The name, in brackets, may itself have brackets and spaces.
-    let (_, rest) = text.rsplit_once(')')?;
+    let (before, rest) = text.rsplit_once(')')?;
+    let (_, name) = before.split_once('(')?;
     let fields: Vec<_> = rest.split_whitespace().collect();
     Some(Stat {
+        name: name.into(),
         state: fields.first()?.chars().next()?,
         parent: fields.get(1)?.parse().ok()?,
         started: fields.get(19)?.parse().ok()?,
