@@ -2,6 +2,7 @@
 
 use keeptime_model::units::Nanos;
 use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
@@ -275,14 +276,20 @@ fn keep(lines: &mut VecDeque<String>, line: String) {
 /// Ends the group of a child. What it still prints is thrown away: a launcher that has to wait at a full pipe would not
 /// end its ranks.
 fn end_group(child: &mut Child, output: &Receiver<Line>) -> std::io::Result<()> {
-    let group = Pid::from_raw(child.id() as i32);
-    let _ = killpg(group, Signal::SIGTERM);
+    let leader = Pid::from_raw(child.id() as i32);
+    let _ = killpg(leader, Signal::SIGTERM);
     let patience = Instant::now() + GRACE;
-    while Instant::now() < patience && child.try_wait()?.is_none() {
+    while Instant::now() < patience && !has_ended(leader)? {
         discard(output, Duration::from_millis(10));
     }
-    let _ = killpg(group, Signal::SIGKILL);
+    let _ = killpg(leader, Signal::SIGKILL);
     child.wait().map(drop)
+}
+
+/// Whether a child has ended. It is not waited for: until it is, nobody else's group has its number.
+fn has_ended(child: Pid) -> nix::Result<bool> {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::Pid(child), flags).map(|status| status != WaitStatus::StillAlive)
 }
 
 /// Takes what is printed within `span`, for nobody.
