@@ -5,18 +5,27 @@ use anyhow::{Context, Result};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::geteuid;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
 
 /// Scripts of this process.
 static SCRIPTS: AtomicU32 = AtomicU32::new(0);
 
-/// A script that starts a command on another node, as `ssh HOST COMMAND` would. It goes with this.
+/// What the names of scripts begin with.
+const PREFIX: &str = "remote-";
+/// A script that is older, and that nobody holds, is of a run that was killed: a younger one may be about to be held.
+const YOUNG: Duration = Duration::from_mins(1);
+
+/// A script that starts a command on another node, as `ssh HOST COMMAND` would. It goes with this, or, where this was killed,
+/// when the next one is made beside it.
 #[derive(Debug)]
 pub struct RemoteLauncher {
     path: PathBuf,
+    /// Its lock tells that the run goes on. It is open for reading alone: what is open for writing is not run.
+    _held: File,
 }
 
 impl RemoteLauncher {
@@ -27,13 +36,19 @@ impl RemoteLauncher {
     /// If it cannot be written.
     pub fn new(directory: &Path, whose: &str, script: &str) -> Result<Self> {
         let path = place(directory.join(script_name(whose)), &directory_of_programs())?;
+        if let Some(beside) = path.parent() {
+            take_away_left(beside);
+        }
         let write = || {
             let mut file = File::create(&path)?;
             file.write_all(script.as_bytes())?;
-            file.set_permissions(fs::Permissions::from_mode(0o700))
+            file.set_permissions(fs::Permissions::from_mode(0o700))?;
+            let held = File::open(&path)?;
+            held.lock_shared()?;
+            Ok::<_, io::Error>(held)
         };
-        write().with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { path })
+        let held = write().with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path, _held: held })
     }
 
     /// Where it is.
@@ -59,7 +74,27 @@ pub fn directory_of_programs() -> PathBuf {
 /// One that no other script has.
 fn script_name(whose: &str) -> String {
     let number = SCRIPTS.fetch_add(1, Ordering::Relaxed);
-    format!("remote-{whose}-{}-{number}", std::process::id())
+    format!("{PREFIX}{whose}-{}-{number}", std::process::id())
+}
+
+/// Removes the scripts of runs that were killed.
+fn take_away_left(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        // In the directory of programs its whole path stands before it.
+        let is_script = name.to_str().is_some_and(|name| {
+            name.rsplit('+').next().is_some_and(|name| name.starts_with(PREFIX))
+        });
+        if is_script && is_left(&entry.path()) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn is_left(script: &Path) -> bool {
+    let is_old = |written: SystemTime| written.elapsed().is_ok_and(|age| age > YOUNG);
+    let written = fs::symlink_metadata(script).and_then(|found| found.modified());
+    written.is_ok_and(is_old) && File::open(script).is_ok_and(|file| file.try_lock().is_ok())
 }
 
 /// `path`, or one in the directory `elsewhere` that no other path has, where no program can be run from there.
@@ -121,6 +156,37 @@ mod tests {
         assert_ne!(names[0], names[1]);
         let of_process = format!("remote-r1-{}-", std::process::id());
         assert!(names.iter().all(|name| name.starts_with(&of_process)), "{names:?}");
+    }
+
+    // Goal: runs that were killed leave no scripts for ever, and none that goes on loses its own. Method: three that are as
+    // old, one of which is held; beside them a file of somebody else's, and a script that was just made.
+    #[test]
+    fn scripts_of_runs_that_were_killed_go_with_the_next() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let held = RemoteLauncher::new(directory.path(), "r1", "exit").unwrap();
+        for name in ["remote-r2-1-0", "run+labs+remote-r3-1-0", "notes", "remote-r4-1-0"] {
+            fs::write(path(name), "").unwrap();
+        }
+        for name in [
+            held.path().to_owned(),
+            path("remote-r2-1-0"),
+            path("run+labs+remote-r3-1-0"),
+            path("notes"),
+        ] {
+            let old = SystemTime::now() - 2 * YOUNG;
+            File::open(name).unwrap().set_modified(old).unwrap();
+        }
+        let next = RemoteLauncher::new(directory.path(), "r5", "exit").unwrap();
+        let mut left: Vec<_> =
+            fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        left.sort();
+        let mut expected =
+            [held.path().to_owned(), next.path().to_owned(), path("notes"), path("remote-r4-1-0")];
+        expected.sort();
+        assert_eq!(left, expected);
+        let status = std::process::Command::new("sh").arg(next.path()).status().unwrap();
+        assert!(status.success());
     }
 
     #[test]
