@@ -4,10 +4,11 @@
 //! a [`MemoryFile`].
 
 use crate::book::Book;
+use keeptime_files::{Mode, NEW, replace, with_suffix};
 use keeptime_model::name::Name;
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
@@ -130,20 +131,13 @@ impl Store {
     /// # Errors
     /// If it cannot be written; what was saved before is still there.
     pub fn save(&self, book: &Book) -> Result<(), StoreError> {
-        let next = self.path.with_extension("next");
         let text = serde_json::to_vec(book)
             .map_err(|source| StoreError::Corrupt { path: self.path.clone(), source })?;
         if let Some(file) = &self.memory {
             file.write(Some(text));
             return Ok(());
         }
-        let write = || {
-            let mut file = File::create(&next)?;
-            file.write_all(&text)?;
-            file.sync_data()?;
-            fs::rename(&next, &self.path)
-        };
-        write().map_err(|source| self.io("write", source))
+        replace(&self.path, &text, Mode::Kept).map_err(|source| self.io("write", source))
     }
 
     /// Removes what was saved.
@@ -155,7 +149,7 @@ impl Store {
             file.write(None);
             return Ok(());
         }
-        for path in [&self.path, &self.path.with_extension("next")] {
+        for path in [&self.path, &with_suffix(&self.path, NEW)] {
             match fs::remove_file(path) {
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {
                     return Err(self.io("remove", source));

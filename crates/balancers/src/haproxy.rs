@@ -2,15 +2,14 @@
 //! `admin`. Tested with 2.6.
 //!
 //! What it was told is gone after a restart or reload; [`Front`](crate::front::Front) tells it again.
-//! Until then it does what its configuration says. With a state file
-//! ([`HaProxy::with_state_file`]) it knows at once.
+//! Until then it does what its configuration says, and what stands in the state file that whoever reloads it wrote
+//! (`docs/balancers.md`).
 //! After a reload the old process goes on with its requests, and cannot be asked: as long as a process
 //! that was asked before still runs, it counts as lingering, and so do others that its master had started when the one that
 //! answers was asked first.
 
 use crate::answer::whole;
 use crate::balancer::{ANSWER_WITHIN, Balancer, BalancerError};
-use crate::files::replace;
 use crate::proc::{Life, siblings};
 use crate::traffic::{Change, Observed, Seen, Traffic, Weight};
 use keeptime_model::Invalid;
@@ -43,7 +42,6 @@ pub struct HaProxy {
     name: String,
     socket: PathBuf,
     backend: String,
-    state_file: Option<PathBuf>,
     /// The process that answered last, and those before it that may still run.
     process: Option<Life>,
     before: Vec<Life>,
@@ -63,18 +61,9 @@ impl HaProxy {
             name: format!("haproxy:{}/{backend}", socket.display()),
             socket: socket.into(),
             backend: backend.into(),
-            state_file: None,
             process: None,
             before: Vec::new(),
         })
-    }
-
-    /// Writes what it was told to a file that it reads when it starts: the one that its configuration
-    /// names by `server-state-file`, with `load-server-state-from-file global`.
-    #[must_use]
-    pub fn with_state_file(mut self, file: &Path) -> Self {
-        self.state_file = Some(file.into());
-        self
     }
 
     /// What HAProxy says to one command.
@@ -122,14 +111,6 @@ impl HaProxy {
     fn unexpected(&self, command: &str, problem: impl Into<String>) -> BalancerError {
         let (balancer, command) = (self.name.clone(), command.into());
         BalancerError::Unexpected { balancer, command, problem: problem.into() }
-    }
-
-    /// Writes the state of all servers, of other backends too, where it is read from.
-    fn save(&self) -> Result<(), BalancerError> {
-        let Some(file) = &self.state_file else { return Ok(()) };
-        let state = self.ask("show servers state")?;
-        replace(file, &state)
-            .map_err(|source| BalancerError::StateFile { file: file.display().to_string(), source })
     }
 
     /// Tells it of one server.
@@ -193,7 +174,6 @@ impl Balancer for HaProxy {
                 Err(error) => return Err(error),
             }
         }
-        self.save()?;
         refused.map_or(Ok(()), Err)
     }
 

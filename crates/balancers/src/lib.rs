@@ -32,7 +32,6 @@ pub mod transfer;
 
 mod answer;
 mod command;
-mod files;
 mod page;
 mod proc;
 mod tally;

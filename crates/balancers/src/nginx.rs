@@ -9,10 +9,10 @@
 
 use crate::balancer::{Balancer, BalancerError};
 use crate::command::run;
-use crate::files::replace;
 use crate::proc::{Process, children, connected_to, process, title};
 use crate::tally::Tally;
 use crate::traffic::{Change, Observed, Seen, Server, Traffic, Weight};
+use keeptime_files::{Mode, replace};
 use keeptime_model::Invalid;
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
@@ -217,7 +217,8 @@ impl Nginx {
     }
 
     fn write(&self, told: &BTreeMap<Name, Traffic>) -> Result<(), BalancerError> {
-        replace(&self.file, &render(&self.upstream, &self.servers, told)).map_err(|source| {
+        let text = render(&self.upstream, &self.servers, told);
+        replace(&self.file, text.as_bytes(), Mode::Kept).map_err(|source| {
             let file = self.file.display().to_string();
             BalancerError::StateFile { file, source }
         })

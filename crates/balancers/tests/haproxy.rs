@@ -80,10 +80,7 @@ fn a_balancer_that_restarts_is_told_again() {
 #[test]
 fn a_reload_forgets_no_drain_and_hides_no_request() {
     let (nodes, world, _) = two_sites(Duration::from_secs(3));
-    let mut fronts = ["shop", "blog"].map(|site| world.lasting_front(site));
-    // Something to tell, so that the state is written.
-    fronts[0].want(&nodes[0].server.name, Traffic::Off);
-    settle(&mut fronts[0]);
+    let mut fronts = ["shop", "blog"].map(|site| world.front(site));
     share_out(&nodes, &mut fronts);
     let [mut shop, mut blog] = fronts;
     let load = posts(&world.sites[..1], 20.0, 400);
@@ -92,6 +89,7 @@ fn a_reload_forgets_no_drain_and_hides_no_request() {
     look(&mut transfer, &mut shop);
     // The master starts a new worker; the old one goes on with its requests, where nobody can ask it.
     let before = world.worker();
+    world.keep_state();
     world.daemon.signal(Signal::SIGUSR2);
     wait_until("a new worker answers", || world.worker().is_some_and(|now| Some(now) != before));
     let mut held_up = false;

@@ -1,13 +1,14 @@
 //! The files that the commands read and write: applications, profiles, JSON results.
 
 use anyhow::{Context, Result, bail, ensure};
+use keeptime_files::Mode;
 use keeptime_launch::mpi::Flavour;
 use keeptime_model::application::Application;
 use keeptime_model::name::Name;
 use keeptime_model::profile::{Conditions, Profile, Program};
 use nix::unistd::geteuid;
 use serde::Serialize;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -90,7 +91,7 @@ pub fn save_json(path: &Path, value: &impl Serialize) -> Result<()> {
 /// `/dev/stdout`, is written to: nothing takes its place.
 pub fn save(path: &Path, text: &[u8]) -> Result<()> {
     let is_stream = fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
-    let written = if is_stream { write_to(path, text) } else { replace(path, text) };
+    let written = if is_stream { write_to(path, text) } else { put(path, text) };
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
@@ -98,23 +99,13 @@ fn write_to(path: &Path, text: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(text)
 }
 
-fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+fn put(path: &Path, text: &[u8]) -> io::Result<()> {
     if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
         fs::create_dir_all(directory)?;
     }
     // A link stays, and what it leads to is replaced.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.into());
-    let next = target.with_extension("next");
-    let put = || -> io::Result<()> {
-        let mut file = File::create(&next)?;
-        file.write_all(text)?;
-        file.sync_data()?;
-        fs::rename(&next, &target)
-    };
-    put().inspect_err(|_| {
-        // Half of a file, of a full disk, is of use to nobody.
-        let _ = fs::remove_file(&next);
-    })
+    keeptime_files::replace(&target, text, Mode::Kept)
 }
 
 /// Makes a directory of this user's, and what is missing over it, such that nobody else writes there, whatever the

@@ -256,7 +256,7 @@ fn own_path() -> Option<PathBuf> {
 
 fn read(path: &Path) -> Result<ClientConfig, FileError> {
     let text = files::read(path, Secrecy::Public)?;
-    let parsed = parse(&text, files::directory(path));
+    let parsed = parse(&text, keeptime_files::directory(path));
     parsed.map_err(|source| FileError::Content { path: path.into(), source })
 }
 

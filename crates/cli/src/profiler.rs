@@ -8,6 +8,7 @@ use crate::execute::{Run, reserve_and_run};
 use crate::files;
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
+use keeptime_files::with_suffix;
 use keeptime_launch::mpi::Mpi;
 use keeptime_model::Invalid;
 use keeptime_model::application::{Application, Parameters};
@@ -21,7 +22,6 @@ use keeptime_planner::refine::{Grid, Wanted};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -146,9 +146,7 @@ fn has_no_locks(error: &io::Error) -> bool {
 
 fn lock_beside(path: &Path) -> PathBuf {
     // Who names a link replaces what it leads to.
-    let mut name = OsString::from(fs::canonicalize(path).unwrap_or_else(|_| path.into()));
-    name.push(".lock");
-    name.into()
+    with_suffix(&fs::canonicalize(path).unwrap_or_else(|_| path.into()), ".lock")
 }
 
 fn open_lock(lock: &Path) -> io::Result<File> {

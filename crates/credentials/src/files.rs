@@ -1,10 +1,11 @@
 //! Files with certificates, keys and tokens: read whole, bounded, and refused where others could read
 //! what is secret; and whether they changed since.
 
+use keeptime_files::{Mode, give, sync_directory};
 use keeptime_model::Invalid;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -110,31 +111,15 @@ pub fn read(path: &Path, secrecy: Secrecy) -> Result<String, FileError> {
 }
 
 /// Puts `text` in the place of a file, whole or not at all; nothing of it is left elsewhere. It belongs to whom the
-/// former one belonged, or its directory if there was none.
+/// former one belonged, or its directory if there was none. It is on the disk then, whatever happens.
 ///
 /// # Errors
 /// If it cannot be written.
 pub fn replace(path: &Path, text: &str, secrecy: Secrecy) -> Result<(), FileError> {
-    let new = path.with_extension("new");
-    let write = || {
-        // What a writer left that was killed.
-        match fs::remove_file(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mode = if secrecy == Secrecy::Secret { 0o600 } else { 0o644 };
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
-        file.write_all(text.as_bytes())?;
-        give(&file, path)?;
-        file.sync_all()?;
-        fs::rename(&new, path)?;
-        File::open(directory(path))?.sync_all()
-    };
-    write().map_err(|source| {
-        // Half of a secret is one, too.
-        let _ = fs::remove_file(&new);
-        FileError::Write { path: path.into(), source }
-    })
+    let mode = Mode::Exactly(if secrecy == Secrecy::Secret { 0o600 } else { 0o644 });
+    let replaced = keeptime_files::replace(path, text.as_bytes(), mode);
+    let replaced = replaced.and_then(|()| sync_directory(path));
+    replaced.map_err(|source| FileError::Write { path: path.into(), source })
 }
 
 /// Takes the lock of a file, which is let go of with the handle. It is a file of its own beside it: whoever can
@@ -166,23 +151,6 @@ fn open_lock(lock: &Path, path: &Path) -> io::Result<File> {
             options.create_new(false).open(lock)
         }
         Err(error) => Err(error),
-    }
-}
-
-/// Root makes files for others: they belong to whom the file at `path` does, or its directory if there is none.
-fn give(file: &File, path: &Path) -> io::Result<()> {
-    if nix::unistd::geteuid().is_root() {
-        let owner = fs::metadata(path).or_else(|_| fs::metadata(directory(path)))?;
-        fchown(file, Some(owner.uid()), Some(owner.gid()))?;
-    }
-    Ok(())
-}
-
-/// Where a file lies.
-pub fn directory(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
     }
 }
 
@@ -251,12 +219,8 @@ mod tests {
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777 & !mode, 0);
         }
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        // Nobody's file is in the way of this one, whatever it is called.
         assert!(replace(&directory.path().join("no/key.pem"), "", Secrecy::Secret).is_err());
-        // It cannot take the place of a directory.
-        fs::remove_file(&path).unwrap();
-        fs::create_dir(&path).unwrap();
-        assert!(replace(&path, "three", Secrecy::Secret).is_err());
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
     #[test]

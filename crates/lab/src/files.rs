@@ -1,6 +1,7 @@
 //! The files of a lab, and the lock over all labs of a runtime directory.
 
 use crate::error::LabError;
+use keeptime_files::Mode;
 use keeptime_linux::process::Identity;
 use keeptime_model::name::Name;
 use nix::errno::Errno;
@@ -223,11 +224,8 @@ fn check_owner(runtime: &Path, named_and_meant: &[Metadata; 2]) -> Result<(), La
     Err(keeptime_model::Invalid::new("runtime directory", runtime.display(), expected).into())
 }
 
-/// Old or new, never half.
 fn write_whole(path: &Path, content: &[u8]) -> Result<(), LabError> {
-    let beside = path.with_extension("new");
-    std::fs::write(&beside, content).map_err(LabError::file("write", &beside))?;
-    std::fs::rename(&beside, path).map_err(LabError::file("rename", path))
+    keeptime_files::replace(path, content, Mode::Kept).map_err(LabError::file("write", path))
 }
 
 /// Longer than any `up` takes.

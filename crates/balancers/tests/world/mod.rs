@@ -362,10 +362,10 @@ impl HaProxyDaemon {
         Ok(answer)
     }
 
-    /// What it was told outlives it.
-    pub fn lasting_front(&self, site: &str) -> Front {
-        let file = self.daemon.directory.path().join("state");
-        Front::new(vec![Box::new(self.balancer(site).with_state_file(&file))])
+    /// What its unit does before it reloads it, as `docs/balancers.md` says.
+    pub fn keep_state(&self) {
+        let state = self.ask("show servers state").unwrap();
+        fs::write(self.daemon.directory.path().join("state"), state).unwrap();
     }
 }
 

@@ -50,9 +50,8 @@ pub fn php(own: &Path) -> String {
 pub fn haproxy(directory: &Path, sites: &[SitePlaces], nodes: &[Node]) -> String {
     let own = directory.display();
     let mut text = format!(
-        "global\n  stats socket {own}/haproxy.sock level admin expose-fd listeners\n  \
-         server-state-file {own}/haproxy.state\n  nbthread 1\n  maxconn 4000\n\
-         defaults\n  mode http\n  load-server-state-from-file global\n  timeout connect 5s\n  timeout client 120s\n  \
+        "global\n  stats socket {own}/haproxy.sock level admin expose-fd listeners\n  nbthread 1\n  maxconn 4000\n\
+         defaults\n  mode http\n  timeout connect 5s\n  timeout client 120s\n  \
          timeout server 120s\n  timeout queue 120s\n  retries 0\n"
     );
     for site in sites {

@@ -101,12 +101,9 @@ pub fn empty_log(connection: &Connection) -> rusqlite::Result<()> {
 
 /// SQLite syncs the names of its logs, not that of the database.
 pub fn sync_directory(path: &Path) -> Result<(), LedgerError> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new("."));
-    let sync = || std::fs::File::open(directory)?.sync_all();
-    sync().map_err(|source: std::io::Error| LedgerError::Store {
+    keeptime_files::sync_directory(path).map_err(|source| LedgerError::Store {
         action: "sync",
-        place: directory.display().to_string(),
+        place: keeptime_files::directory(path).display().to_string(),
         source: Box::new(source),
     })
 }

@@ -9,6 +9,7 @@ use crate::sqlite::rows::last_key;
 use crate::sqlite::schema::{Meta, Point};
 use crate::sqlite::snapshots;
 use crate::sqlite::survey::{Order, Survey, for_each, survey};
+use keeptime_files::with_suffix;
 use rusqlite::{Connection, Transaction};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -162,12 +163,6 @@ fn copy_history(
         lost = true;
     }
     Ok((records, lost))
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }
 
 fn failed(action: &'static str, path: &Path) -> impl Fn(std::io::Error) -> LedgerError {
