@@ -471,6 +471,7 @@ fn bars(title: &str, y_label: &str, series: &[(&str, &Vec<f64>)]) -> BarChart {
         y_label: y_label.into(),
         series: series.iter().map(|(name, _)| (*name).into()).collect(),
         groups: (0..groups).map(group).collect(),
+        bound: None,
     }
 }
 

@@ -363,7 +363,7 @@ fn node_use(raw: &Raw) -> Result<Markup> {
 
 fn bars(title: &str, unit: &str, series: &[&str], groups: Vec<Group>) -> Result<Markup> {
     let series = series.iter().map(|name| (*name).into()).collect();
-    let chart = BarChart { title: title.into(), y_label: unit.into(), series, groups };
+    let chart = BarChart { title: title.into(), y_label: unit.into(), series, groups, bound: None };
     Ok(report::figure(&chart.to_svg()?, title, html! { (title) }))
 }
 

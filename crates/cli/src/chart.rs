@@ -4,6 +4,7 @@
 use anyhow::{Result, ensure};
 use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// One line of a chart.
 #[derive(Debug, Clone)]
@@ -55,8 +56,19 @@ pub struct SeriesChart {
     pub y_label: String,
     /// The series.
     pub series: Vec<Series>,
-    /// Horizontal bounds, such as what was asked for.
-    pub bounds: Vec<f64>,
+    /// What was asked for, and for how long.
+    pub targets: Vec<Target>,
+}
+
+/// A height that was asked for over a part of an axis.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Target {
+    /// Where that part begins.
+    pub from: f64,
+    /// And ends.
+    pub to: f64,
+    /// How high.
+    pub height: f64,
 }
 
 /// One group of bars.
@@ -79,9 +91,13 @@ pub struct BarChart {
     pub series: Vec<String>,
     /// The groups.
     pub groups: Vec<Group>,
+    /// A horizontal bound, such as what was promised.
+    pub bound: Option<f64>,
 }
 
 const SIZE: (u32, u32) = (860, 420);
+/// Bars that have room for their values above them.
+const VALUES_MAX: usize = 16;
 /// Colours that people with any colour vision tell apart (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
@@ -93,6 +109,7 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(90, 90, 90),
 ];
 const FADED: RGBColor = RGBColor(205, 205, 205);
+const BOUND: RGBColor = RED;
 
 impl LineChart {
     /// The chart as an SVG element.
@@ -110,7 +127,7 @@ impl LineChart {
             let x = (left..right).log_scale().with_key_points(ticks(left, right));
             let mut chart = framed(area, &self.title).build_cartesian_2d(x, 0.0..y_most)?;
             axes(&mut chart, &self.x_label, &self.y_label)?;
-            bounds(&mut chart, (left, right), self.bound)?;
+            bound(&mut chart, self.bound.map(|height| Target { from: left, to: right, height }))?;
             for (index, line) in self.lines.iter().enumerate() {
                 let colour = if line.faded { FADED } else { COLOURS[index % COLOURS.len()] };
                 let stroke = colour.stroke_width(if line.faded { 1 } else { 2 });
@@ -137,17 +154,22 @@ impl SeriesChart {
     pub fn to_svg(&self) -> Result<String> {
         let points = || self.series.iter().flat_map(|series| &series.points);
         let x_most = points().map(|p| p.0).fold(1e-9, f64::max);
-        let y_most = points().map(|p| p.1).chain(self.bounds.iter().copied()).fold(1e-9, f64::max);
+        let heights = self.targets.iter().map(|target| target.height);
+        let y_most = points().map(|p| p.1).chain(heights).fold(1e-9, f64::max);
         draw(|area| {
             let mut chart =
                 framed(area, &self.title).build_cartesian_2d(0.0..x_most, 0.0..y_most * 1.06)?;
             axes(&mut chart, &self.x_label, &self.y_label)?;
-            bounds(&mut chart, (0.0, x_most), self.bounds.iter().copied())?;
+            bound(&mut chart, self.targets.iter().copied())?;
             for (index, series) in self.series.iter().enumerate() {
                 let colour = COLOURS[index % COLOURS.len()];
                 let line = LineSeries::new(series.points.clone(), colour.stroke_width(1));
                 let drawn = chart.draw_series(line)?;
                 drawn.label(&series.label).legend(move |at| sample(at, colour));
+            }
+            if let Some(first) = self.targets.first() {
+                let nothing = LineSeries::new([(first.from, first.height)], BOUND);
+                chart.draw_series(nothing)?.label("target").legend(|at| sample(at, BOUND));
             }
             legend(&mut chart)
         })
@@ -160,7 +182,9 @@ impl BarChart {
     /// # Errors
     /// If the drawing library refuses.
     pub fn to_svg(&self) -> Result<String> {
-        let y_most = self.groups.iter().flat_map(|g| &g.bars).copied().fold(0.0, f64::max);
+        let heights = || self.groups.iter().flat_map(|g| &g.bars).copied();
+        let y_most = heights().chain(self.bound).fold(0.0, f64::max);
+        let has_values = heights().count() <= VALUES_MAX;
         let width = 1.0 / (self.series.len() as f64 + 1.0);
         let label = |x: &f64| {
             let group = self.groups.get((x - 0.5).round() as usize);
@@ -190,7 +214,17 @@ impl BarChart {
                 chart.draw_series(bars)?.label(name).legend(move |(x, y)| {
                     Rectangle::new([(x, y - 5), (x + 14, y + 5)], colour.filled())
                 });
+                let values = self.groups.iter().enumerate().filter_map(|(group, bars)| {
+                    let height = *bars.bars.get(series)?;
+                    let middle = group as f64 + width * (series as f64 + 0.975);
+                    let style = ("sans-serif", 11).into_text_style(area);
+                    let above = style.pos(Pos::new(HPos::Center, VPos::Bottom));
+                    Some(Text::new(value(height), (middle, height), above))
+                });
+                chart.draw_series(values.filter(|_| has_values))?;
             }
+            let to = self.groups.len() as f64;
+            bound(&mut chart, self.bound.map(|height| Target { from: 0.0, to, height }))?;
             legend(&mut chart)
         })
     }
@@ -234,19 +268,27 @@ where
     Ok(())
 }
 
-/// Dashed lines from the left to the right, at these heights.
-fn bounds<'b, X, Y>(
+/// Three digits of it.
+fn value(height: f64) -> String {
+    match height {
+        height if height.abs() >= 100.0 => format!("{height:.0}"),
+        height if height.abs() >= 10.0 => format!("{height:.1}"),
+        height => format!("{height:.2}"),
+    }
+}
+
+/// Dashed lines.
+fn bound<'b, X, Y>(
     chart: &mut Chart<'_, 'b, X, Y>,
-    (left, right): (f64, f64),
-    heights: impl IntoIterator<Item = f64>,
+    targets: impl IntoIterator<Item = Target>,
 ) -> Result<()>
 where
     X: Ranged<ValueType = f64>,
     Y: Ranged<ValueType = f64>,
 {
-    for height in heights {
-        let line = [(left, height), (right, height)];
-        chart.draw_series(DashedLineSeries::new(line, 6, 4, RED.stroke_width(1)))?;
+    for Target { from, to, height } in targets {
+        let line = [(from, height), (to, height)];
+        chart.draw_series(DashedLineSeries::new(line, 6, 4, BOUND.stroke_width(1)))?;
     }
     Ok(())
 }
@@ -324,9 +366,10 @@ mod tests {
             x_label: "s".into(),
             y_label: "%".into(),
             series: vec![series("one"), series("other")],
-            bounds: vec![30.0],
+            targets: vec![Target { from: 0.0, to: 4.0, height: 30.0 }],
         };
         let svg = chart.to_svg().unwrap();
+        assert!(svg.contains("target"));
         assert_eq!(svg.matches("#D55E00").count(), 2, "a line and its legend: {svg}");
         assert!(svg.contains("one") && svg.contains("other") && svg.contains("#FF0000"));
     }
@@ -345,10 +388,14 @@ mod tests {
             y_label: "s".into(),
             series: vec!["with".into(), "without".into()],
             groups: vec![group("a"), group("b"), group("c")],
+            bound: Some(1.5),
         };
         let svg = chart.to_svg().unwrap();
         // Background, six bars, two legend boxes and the legend's frame.
         assert!(svg.matches("<rect").count() >= 9, "{svg}");
         assert!(svg.contains(">a<") || svg.contains("\na\n"));
+        assert!(svg.contains("\n2.00\n") && svg.contains("#FF0000"));
+        let many = BarChart { groups: vec![group("a"); VALUES_MAX], ..chart };
+        assert!(!many.to_svg().unwrap().contains("\n2.00\n"), "no room for their values");
     }
 }

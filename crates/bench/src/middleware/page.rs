@@ -279,6 +279,7 @@ fn admissions(raw: &Raw, renderer: Renderer) -> Result<Markup> {
         y_label: "%".into(),
         series: series.into(),
         groups: by_interval.iter().map(group).collect(),
+        bound: None,
     };
     let requests = by_interval.values().flatten().map(|e| e.requests.len()).sum();
     let told = match renderer {
@@ -347,7 +348,7 @@ fn chart(
     samples: usize,
 ) -> Result<Markup> {
     let series = Arm::ALL.map(|arm| arm.name().to_owned()).into();
-    let chart = BarChart { title: title.into(), y_label: unit.into(), series, groups };
+    let chart = BarChart { title: title.into(), y_label: unit.into(), series, groups, bound: None };
     let text = if note.is_empty() { title.to_owned() } else { format!("{title}. {note}") };
     Ok(report::figure(&chart.to_svg()?, title, caption(&text, samples)))
 }

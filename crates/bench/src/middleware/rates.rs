@@ -395,6 +395,7 @@ impl Rates {
             y_label: "seconds, median".into(),
             series: series.into(),
             groups: self.beside.iter().map(group).collect(),
+            bound: None,
         };
         let runs = |b: &Beside| b.alone.len() + b.reserved.len() + b.unreserved.len();
         let runs = self.beside.iter().map(runs).sum();

@@ -203,6 +203,7 @@ fn by_clients(title: &str, lines: &[(&str, &Vec<(f64, f64)>)]) -> Result<Markup>
         y_label: "a second, all nodes together, by clients of a node".into(),
         series: lines.iter().map(|(label, _)| (*label).into()).collect(),
         groups: groups.iter().enumerate().map(group).collect(),
+        bound: None,
     };
     Ok(report::figure(&chart.to_svg()?, title, html! { (title) }))
 }

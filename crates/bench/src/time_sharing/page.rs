@@ -5,9 +5,10 @@ use super::{By, NAME, Range, Raw, Run};
 use crate::figures::Figure;
 use crate::page;
 use anyhow::Result;
-use keeptime::chart::{BarChart, Group, Series, SeriesChart};
+use keeptime::chart::{BarChart, Group, Series, SeriesChart, Target};
 use keeptime::{files, report};
 use maud::{Markup, html};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 const TITLE: &str = "Time-sharing at the rate that was asked for";
@@ -294,7 +295,7 @@ fn range(range: &Range) -> Result<Markup> {
         x_label: "share of what is used at full speed, %".into(),
         y_label: "rate, % of full speed".into(),
         series: periods.into_iter().map(line).chain([ideal]).collect(),
-        bounds: Vec::new(),
+        targets: Vec::new(),
     };
     Ok(html! {
         section { h2 { (title) } (report::figure(&chart.to_svg()?, title, html! { (title) })) }
@@ -311,21 +312,34 @@ fn section(raw: &Raw, figure: u32, title: &str) -> Result<Markup> {
     }
     for (label, runs) in labelled {
         let series: Vec<_> = runs.iter().enumerate().map(|(at, run)| series(run, at)).collect();
-        let all = runs.iter().flat_map(|run| &run.stages).map(|stage| f64::from(stage.target));
-        let mut bounds: Vec<_> = all.collect();
-        bounds.sort_by(f64::total_cmp);
-        bounds.dedup();
+        let targets = targets(&runs);
         let text = format!("{title}: {label}");
         let chart = SeriesChart {
             title: text.clone(),
             x_label: "seconds".into(),
             y_label: "rate, % of full speed".into(),
             series,
-            bounds,
+            targets,
         };
         pictures.push(report::figure(&chart.to_svg()?, &text, html! { (text) }));
     }
     Ok(html! { section { h2 { (title) } @for picture in &pictures { (picture) } } })
+}
+
+/// What was asked of these runs, each part of full speed once, from when the first had it till when the last did.
+fn targets(runs: &[&Run]) -> Vec<Target> {
+    let mut spans: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
+    for run in runs {
+        let begin = run.stages.first().map_or(0.0, |stage| stage.from);
+        for stage in &run.stages {
+            let (from, to) = (stage.from - begin, stage.to - begin);
+            let span = spans.entry(stage.target).or_insert((from, to));
+            *span = (span.0.min(from), span.1.max(to));
+        }
+    }
+    let target =
+        |(percent, (from, to)): (u32, (f64, f64))| Target { from, to, height: f64::from(percent) };
+    spans.into_iter().map(target).collect()
 }
 
 /// The runs of a label, parted.
@@ -373,12 +387,14 @@ fn late(deadline: &[Figure]) -> Result<Markup> {
         y_label: "% of jobs".into(),
         series: ["FCFS with backfill", "keeptime run --by --wait"].map(String::from).into(),
         groups: deadline.iter().filter_map(group).collect(),
+        bound: None,
     };
     Ok(report::figure(&chart.to_svg()?, "late jobs", html! { "late jobs" }))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Stage;
     use super::*;
     use crate::figures::{Figures, NEVER};
 
@@ -397,6 +413,20 @@ mod tests {
         assert_eq!(page.matches("<tr>").count(), 3, "a header and two rows: {page}");
         assert!(page.contains("0.25 x") && page.contains("never") && page.contains("50.50"));
         assert!(page.contains("41.75 x") && !page.contains("quickly adjusted"), "{page}");
+    }
+
+    #[test]
+    fn a_target_is_drawn_from_when_the_first_had_it_till_when_the_last_did() {
+        let run = |begin: f64, later: f64| {
+            let stage = |target, from, to| Stage { target, from: begin + from, to: begin + to };
+            let stages = vec![stage(30, 0.0, 20.0), stage(60, 20.0, 40.0 + later)];
+            let (label, trace) = ("1:1".into(), Default::default());
+            Run { figure: 8, label, by: By::Ours, threshold: 3.0, stages, trace }
+        };
+        let runs = [run(5.0, 0.0), run(100.0, 1.0)];
+        let target = |from, to, height| Target { from, to, height };
+        let expected = [target(0.0, 20.0, 30.0), target(20.0, 41.0, 60.0)];
+        assert_eq!(targets(&runs.iter().collect::<Vec<_>>()), expected);
     }
 
     #[test]

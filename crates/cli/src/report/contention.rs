@@ -5,6 +5,7 @@ use crate::chart::{BarChart, Group};
 use crate::record::{Contention, Refused, Trial};
 use crate::story;
 use anyhow::Result;
+use keeptime_model::units::Nanos;
 use maud::{Markup, html};
 
 /// Groups of bars in one chart: with more, they are too thin to compare.
@@ -80,24 +81,28 @@ fn refused(requests: &[Refused]) -> Markup {
 }
 
 fn chart(offset: usize, trials: &[Trial]) -> Result<Markup> {
+    // Of what was promised, so that requests of a tenth of a second can be seen beside those of many.
     let bars = |trial: &Trial| {
-        let times = [Some(trial.promised_nanos), Some(trial.with_nanos), trial.without_nanos];
-        times.into_iter().flatten().map(|t| t.as_secs_f64()).collect()
+        let times = [Some(trial.with_nanos), trial.without_nanos];
+        let part = |time: Nanos| 100.0 * time.as_secs_f64() / trial.promised_nanos.as_secs_f64();
+        times.into_iter().flatten().map(part).collect()
     };
     let group = |(at, trial): (usize, &Trial)| Group {
-        label: (offset + at + 1).to_string(),
+        label: format!("{}: {}", offset + at + 1, trial.application),
         bars: bars(trial),
     };
     let chart = BarChart {
-        title: "Promised and actual times".into(),
-        y_label: "execution time, s".into(),
-        series: ["promised", "with Keeptime", "no bandwidth reserved"].map(String::from).into(),
+        title: "Times of requests, of what each was promised".into(),
+        y_label: "% of the promised time".into(),
+        series: ["with Keeptime", "no bandwidth reserved"].map(String::from).into(),
         groups: trials.iter().enumerate().map(group).collect(),
+        bound: Some(100.0),
     };
     let last = offset + trials.len();
     let text = format!(
-        "Promised and actual times of requests {} to {last}, numbered as in the table; a request \
-         whose run with no bandwidth reserved did not end in time has no bar for it.",
+        "Actual times of requests {} to {last}, numbered as in the table, in percent of the times that \
+         were promised (dashed): what is below was in time. A request whose run with no bandwidth reserved did \
+         not end in time has no bar for it.",
         offset + 1
     );
     Ok(figure(&chart.to_svg()?, &text, html! { (text) }))
