@@ -22,6 +22,7 @@ use keeptime_engine::{
 };
 use keeptime_ledger::{Revision, Snapshot, Subject, WriteError, Writer};
 use keeptime_model::Invalid;
+use keeptime_model::errors::chain;
 use keeptime_model::reservation::UserName;
 use keeptime_model::units::{Nanos, WallTime};
 use std::collections::HashMap;
@@ -391,7 +392,7 @@ impl Core {
         let ended = self.serve();
         self.tell_all(&match &ended {
             Ok(()) => Unavailable::Stopping,
-            Err(error) => Unavailable::Unknown { reason: error.to_string().into() },
+            Err(error) => Unavailable::Unknown { reason: chain(error).into() },
         });
         ended
     }
@@ -595,8 +596,9 @@ impl Core {
                 Ok(())
             }
             Err(WriteError::Ledger(error)) if error.is_retryable() => {
-                tracing::error!("nothing can be recorded: {error}");
-                self.start_again(error.to_string().into())
+                let reason = chain(&error);
+                tracing::error!("nothing can be recorded: {reason}");
+                self.start_again(reason.into())
             }
             Err(error) => Err(error.into()),
         }
@@ -706,7 +708,12 @@ impl Saving {
         if let Some((revision, book)) = self.snapshot.take() {
             match self.save(revision, book) {
                 Ok(()) => drop(self.counters.snapshots.fetch_add(1, Ordering::Relaxed)),
-                Err(error) => return tracing::warn!("no snapshot of revision {revision}: {error}"),
+                Err(error) => {
+                    return tracing::warn!(
+                        "no snapshot of revision {revision}: {}",
+                        chain(&*error)
+                    );
+                }
             }
         }
         match self.writer.compact(std::mem::take(&mut self.forgotten)) {
@@ -715,7 +722,9 @@ impl Saving {
                 let removed_to = self.writer.status().compacted_to;
                 self.removed_to.store(removed_to.get(), Ordering::Release);
             }
-            Err(error) => tracing::warn!("what snapshots cover stays for now: {error}"),
+            Err(error) => {
+                tracing::warn!("what snapshots cover stays for now: {}", chain(&error));
+            }
         }
     }
 

@@ -36,6 +36,7 @@
 //! # Ok::<(), keeptime_calendar::Refusal>(())
 //! ```
 #![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod calendar;
 pub mod span;

@@ -9,7 +9,6 @@ use crate::reach::{AgentPlace, Ranks, Reach, RemoteLauncher, address};
 use crate::{brokers, topology};
 use anyhow::{Context, Result};
 use keeptime_agent::client::{Client, ClientError};
-use keeptime_agent::wire::Status;
 use keeptime_broker::client::Client as Broker;
 use keeptime_broker::wire::{Link, Node};
 use keeptime_lab::{Lab, Sight};
@@ -132,19 +131,6 @@ impl Cluster {
     /// If it does not answer.
     pub fn client(&self, node: NodeIndex) -> Result<Client, ClientError> {
         self.agent(node).connect()
-    }
-
-    /// What every node's agent tells, in the order of the nodes.
-    ///
-    /// # Errors
-    /// If one does not answer: what is free is not known then.
-    pub fn statuses(&self) -> Result<Vec<Status>> {
-        let status = |node| {
-            let name = &self.topology().node(node).name;
-            let status = self.client(node).and_then(|mut client| client.status());
-            status.with_context(|| format!("while asking the agent of {name}"))
-        };
-        self.topology().node_indices().map(status).collect()
     }
 
     /// Sees to it that `command` can be run on each of `nodes` as part of `job`, as far as that can be known

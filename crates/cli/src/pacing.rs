@@ -10,6 +10,7 @@ use keeptime_agent::client::ClientError;
 use keeptime_control::Pace;
 use keeptime_model::Invalid;
 use keeptime_model::application::{Application, TimeSource};
+use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::units::{CpuPpm, Nanos};
 use keeptime_planner::fitted::FittedProfile;
@@ -83,7 +84,8 @@ impl Paced {
             match self.tell(cpu) {
                 Ok(()) => return self.pace.put_in_force(cpu),
                 Err(error) => {
-                    tracing::warn!("{} cannot be held at {cpu} of CPU: {error}", self.job)
+                    let why = chain(&error);
+                    tracing::warn!("{} cannot be held at {cpu} of CPU: {why}", self.job)
                 }
             }
         }

@@ -21,13 +21,6 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// Four nodes on one switch, 100 Mbit/s in each direction, 40 % of a CPU each.
-    pub fn default_star(name: Name) -> Self {
-        let spec = Self::star(name, 4, BitsPerSecond::from_mbit(100), CpuPpm::from_percent(40));
-        // The numbers are right for every name.
-        spec.unwrap_or_else(|error| unreachable!("the default star: {error}"))
-    }
-
     /// `nodes` nodes `n1`, `n2`, … on the switch `s1`.
     ///
     /// # Errors
@@ -271,8 +264,8 @@ mod tests {
     const CPU: CpuPpm = CpuPpm::from_percent(40);
 
     #[test]
-    fn the_default_has_four_nodes_with_addresses() {
-        let spec = Spec::default_star(name());
+    fn every_node_has_an_address() {
+        let spec = Spec::star(name(), 4, RATE, CPU).unwrap();
         let addresses: Vec<_> =
             spec.topology().nodes().iter().map(|n| n.address.unwrap().to_string()).collect();
         assert_eq!(addresses, ["10.75.0.1", "10.75.0.2", "10.75.0.3", "10.75.0.4"]);
@@ -299,7 +292,7 @@ mod tests {
         let device: DiskId = "254:0".parse().unwrap();
         let read = BytesPerSecond::from_mega_bytes(40);
         let disk = Disk { device, read, write: read };
-        let spec = Spec::default_star(name());
+        let spec = Spec::star(name(), 4, RATE, CPU).unwrap();
         assert_eq!(spec.check_disks(&[]), Ok(()), "no node has one");
         let spec = spec.with_disk(disk).unwrap();
         assert!(spec.topology().nodes().iter().all(|node| node.disk == Some(disk)));

@@ -22,6 +22,7 @@
 //! assert_eq!(Bytes::new(25_000_000).time_at_ceil(link).unwrap().as_secs_f64(), 1.0);
 //! ```
 #![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod application;
 pub mod assignment;

@@ -18,6 +18,7 @@
 //! assert!((1.06..1.08).contains(&(reserved.get() as f64 / 400_000.0)));
 //! ```
 #![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod desk;
 pub mod overhead;

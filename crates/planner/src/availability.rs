@@ -190,21 +190,6 @@ impl Availability {
         }
     }
 
-    /// As [`Self::take`] for what is not there now, such as what begins later: where it is more than
-    /// is free, nothing is left. O(total length of the flows' paths).
-    pub fn withhold(&mut self, index: &PlacementIndex, placement: &Placement) {
-        for node in &placement.nodes {
-            let free = &mut self.cpu_free[node.0 as usize];
-            *free = free.checked_sub(placement.cpu).unwrap_or_default();
-        }
-        for flow in &placement.flows {
-            index.for_each_direction(flow.from, flow.to, |direction| {
-                let free = &mut self.link_free[direction.0 as usize];
-                *free = free.checked_sub(flow.rate).unwrap_or_default();
-            });
-        }
-    }
-
     /// Gives back what [`Self::take`] took. O(total length of the flows' paths).
     ///
     /// # Panics
@@ -264,17 +249,6 @@ mod tests {
         // 30 of 50 + 20 Mbit/s, and all of it.
         assert_eq!(free.network().reserved().ppm(), 428_571);
         assert_eq!(free.all_cpu().reserved(), Share::ONE);
-    }
-
-    #[test]
-    fn withholding_more_than_there_is_leaves_nothing() {
-        let index = two_nodes();
-        let mut free = Availability::full(index.topology(), |rate| rate);
-        free.withhold(&index, &one_way(30, 15));
-        assert_eq!(free.link(LinkDirection(0)), BitsPerSecond::from_mbit(20));
-        assert_eq!(free.cpu(NodeIndex(0)), CpuPpm::from_percent(25));
-        free.withhold(&index, &one_way(30, 30));
-        assert_eq!((free.link(LinkDirection(0)), free.cpu(NodeIndex(0))), Default::default());
     }
 
     #[test]

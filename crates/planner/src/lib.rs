@@ -66,6 +66,7 @@
 //! # Ok::<(), keeptime_model::Invalid>(())
 //! ```
 #![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod availability;
 pub mod curve;

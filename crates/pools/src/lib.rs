@@ -43,6 +43,7 @@
 //! # Ok::<(), keeptime_model::Invalid>(())
 //! ```
 #![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod holdings;
 pub mod keeptime;

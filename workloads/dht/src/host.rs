@@ -176,10 +176,8 @@ impl Host {
         if own >= self.wanted || now < self.ask_at {
             return Vec::new();
         }
-        if self.asked.is_some() {
-            // Whatever became of that question, its answer is not waited for any more.
-            self.asked = None;
-        }
+        // Whatever became of the question before, its answer is not waited for any more.
+        self.asked = None;
         let entry = random(chart.partitions().len() as u64) as usize;
         let Some(entry) = chart.partitions().nth(entry) else { return Vec::new() };
         self.number += 1;

@@ -138,11 +138,6 @@ impl Partition {
         }
     }
 
-    /// How many records are here.
-    pub fn record_count(&self) -> usize {
-        self.records.len()
-    }
-
     /// Hears something.
     pub fn hear(&mut self, from: ResourceId, message: Message) -> Vec<Output> {
         match message {

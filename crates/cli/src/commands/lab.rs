@@ -12,7 +12,7 @@ use crate::{agents, brokers, interrupt};
 use anyhow::{Context, Result, ensure};
 use keeptime_agent::client::Client;
 use keeptime_agent::wire::Status as AgentStatus;
-use keeptime_lab::{Account, Exec, FRONT_END, Lab, Labs, Spec, Status as LabStatus, exit_code};
+use keeptime_lab::{Exec, FRONT_END, Lab, Labs, Spec, Status as LabStatus, exit_code};
 use keeptime_linux::netns::{die_with, die_with_parent};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
@@ -243,7 +243,9 @@ fn exec(labs: &Labs, arguments: LabExecArguments) -> Result<Ending> {
     let lab = labs.open(&arguments.name)?;
     let environment = agent_environment(&lab, &arguments.node, arguments.job.as_ref());
     let mut exec = Exec::new(arguments.node, arguments.command);
-    exec.account = arguments.job.map_or(Account::Nobody, Account::Job);
+    if let Some(job) = &arguments.job {
+        exec = exec.for_job(job.clone());
+    }
     exec.environment = environment;
     exec.die_with_parent = arguments.die_with_parent;
     let code = exit_code(lab.exec(exec)?);

@@ -8,6 +8,7 @@ use crate::pacing::Paced;
 use crate::promised::Promised;
 use anyhow::Result;
 use keeptime_launch::process::Said;
+use keeptime_model::errors::chain;
 use keeptime_model::units::Nanos;
 
 /// A run with what was reserved for it.
@@ -56,7 +57,7 @@ pub fn run_reserved(
     // The run is done in any case.
     let at_full = paced.and_then(|paced| paced.at_full()).unwrap_or(ran.time);
     if let Err(error) = hold.report(at_full) {
-        tracing::warn!("the broker does not learn what the run took: {error}");
+        tracing::warn!("the broker does not learn what the run took: {}", chain(&error));
     }
     Ok(Kept { ran, at_full })
 }
