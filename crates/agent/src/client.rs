@@ -1,5 +1,6 @@
 //! The other end of an agent's socket, on its node or, through a relay that is started there, elsewhere.
 
+use crate::lines;
 use crate::wire::{JobStatus, LINE_BYTES_MAX, Place, Request, Response, Status};
 use keeptime_linux::process::Identity;
 use keeptime_linux::syscall::SyscallError;
@@ -11,7 +12,7 @@ use keeptime_mpiqos::wire::{RankAnswer, Report};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -244,15 +245,9 @@ impl Client {
     }
 
     fn exchange(&mut self, request: &Request) -> io::Result<Response> {
-        let mut line = serde_json::to_vec(request)?;
-        line.push(b'\n');
-        self.stream.get_mut().write_all(&line).map_err(as_late)?;
-        line.clear();
-        let mut answer = self.stream.by_ref().take(LINE_BYTES_MAX);
-        if answer.read_until(b'\n', &mut line).map_err(as_late)? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        Ok(serde_json::from_slice(&line)?)
+        lines::say(self.stream.get_mut(), request).map_err(as_late)?;
+        let answer = lines::next(&mut self.stream, LINE_BYTES_MAX).map_err(as_late)?;
+        Ok(serde_json::from_slice(&answer)?)
     }
 }
 

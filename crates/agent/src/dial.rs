@@ -1,7 +1,7 @@
 //! Where the broker is, and a connection to it: a Unix socket, or TCP with TLS on which both ends show
 //! certificates. Files that have changed are read again for each connection, so that a certificate can be renewed meanwhile.
 
-use crate::link::is_timeout;
+use crate::lines::is_timeout;
 use keeptime_credentials::dates;
 use keeptime_credentials::endpoint::Endpoint;
 use keeptime_credentials::identity::Identity;

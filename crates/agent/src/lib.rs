@@ -11,6 +11,7 @@
 //! * [`claim`]: that one agent serves a node;
 //! * [`server`], [`client`], [`wire`]: the Unix socket, both ends, and what is said on it; [`seats`]: how many connections
 //!   each of those has who come;
+//! * [`lines`]: lines of a bounded length, as all of these say them;
 //! * [`link`]: the connection to the broker; [`dial`]: where that is, and how it is reached;
 //! * [`programs`]: what MPI programs ask for, on its way there and back.
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ pub mod config;
 pub mod dial;
 pub mod enforce;
 pub mod enforcer;
+pub mod lines;
 pub mod link;
 pub mod programs;
 pub mod seats;

@@ -7,6 +7,7 @@ use crate::agent::{Agent, Requester};
 use crate::clock::{now, times_set_back};
 use crate::dial::{Broker, Connection, Dialer, Incoming};
 use crate::enforcer::Enforcer;
+use crate::lines::{self, is_timeout};
 use crate::programs::Programs;
 use crate::server::lock;
 use crate::wire::{Request, Response};
@@ -25,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -280,15 +281,8 @@ impl Lines {
 
     /// The next line; nothing at the end. After a time-out it goes on where it was.
     fn read<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
-        let room = LINE_BYTES_MAX.saturating_sub(self.begun.len() as u64);
-        self.stream.by_ref().take(room).read_until(b'\n', &mut self.begun)?;
-        match self.begun.last() {
-            None => return Ok(None),
-            Some(b'\n') => {}
-            Some(_) if self.begun.len() as u64 >= LINE_BYTES_MAX => {
-                return Err(io::Error::other("a line that is too long"));
-            }
-            Some(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
+        if !lines::go_on(&mut self.stream, &mut self.begun, LINE_BYTES_MAX)? {
+            return Ok(None);
         }
         let line = std::mem::take(&mut self.begun);
         Ok(Some(serde_json::from_slice(&line)?))
@@ -323,10 +317,6 @@ impl fmt::Debug for Outgoing {
 }
 
 /// Whether nothing was said for as long as was waited: the connection goes on.
-pub(crate) fn is_timeout(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,6 +4,7 @@ use crate::agent::{Agent, Requester};
 use crate::claim::Claim;
 use crate::clock::now;
 use crate::enforcer::{BoxedError, Enforcer};
+use crate::lines::{self, is_timeout};
 use crate::programs::Visit;
 use crate::seats::Seats;
 use crate::wire::{LINE_BYTES_MAX, Request, Response};
@@ -17,7 +18,7 @@ use keeptime_mpiqos::wire::{Answer, RankAnswer, Report};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader};
 use std::num::NonZero;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -168,9 +169,14 @@ fn converse<E: Enforcer>(
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
-        match reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
-            Ok(0) => return Ok(()),
-            Ok(_) => {}
+        match lines::go_on(&mut reader, &mut line, LINE_BYTES_MAX) {
+            Ok(false) => return Ok(()),
+            Ok(true) => {}
+            // Where the next one begins nobody knows: one answer, and no more.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                let refused = Response::Refused { reason: error.to_string() };
+                return lines::say(reader.get_mut(), &refused);
+            }
             // What runs in a job says nothing for as long as it runs, and a rank for as long as it computes.
             Err(error) => match is_timeout(&error) && line.is_empty() {
                 true if lasting.is_wanted() || visit.has_course() => continue,
@@ -211,9 +217,7 @@ fn converse<E: Enforcer>(
             }
             Ok(request) => lock(agent).answer(request, requester, now()),
         };
-        let mut answer = serde_json::to_vec(&response)?;
-        answer.push(b'\n');
-        reader.get_mut().write_all(&answer)?;
+        lines::say(reader.get_mut(), &response)?;
     }
 }
 
@@ -271,10 +275,6 @@ impl<E: Enforcer> Lasting<'_, E> {
     }
 }
 
-fn is_timeout(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
-}
-
 impl<E: Enforcer> Drop for Lasting<'_, E> {
     fn drop(&mut self) {
         for (job, cpu) in &self.restrained {
@@ -323,6 +323,7 @@ mod tests {
     use keeptime_mpiqos::wire::Progress;
     use nix::sys::signal::Signal;
     use serde_json::json;
+    use std::io::{BufRead, Write};
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, Stdio};
     use tempfile::TempDir;
@@ -405,6 +406,27 @@ mod tests {
         assert!(second.contains("pairs that talk"), "{second}");
         let gone = reasons("r2");
         assert!(gone.len() == 3 && gone.iter().all(|why| why.contains("no job r2")), "{gone:?}");
+    }
+
+    // Where a request ends that is too long nobody knows: what follows is not taken for others.
+    #[test]
+    fn a_line_that_is_too_long_has_one_answer_and_is_the_last() {
+        let directory = tempfile::tempdir().unwrap();
+        let agent = agent(&directory);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| converse(&agent, theirs, &Requester::Trusted));
+            let long = vec![b' '; LINE_BYTES_MAX as usize];
+            (&ours).write_all(&long).unwrap();
+            let _ = (&ours).write_all(b"\"status\"\n");
+            let mut said = String::new();
+            let mut reader = BufReader::new(&ours);
+            reader.read_line(&mut said).unwrap();
+            assert!(said.contains("longer than 1048576 bytes"), "{said}");
+            said.clear();
+            // What nobody read any more may be told as a connection that was cut.
+            assert_eq!(reader.read_line(&mut said).unwrap_or_default(), 0, "{said}");
+        });
     }
 
     // What an agent that was killed has left is no obstacle, and a wrong path in a configuration costs nobody a file.

@@ -13,10 +13,10 @@
 use crate::arguments::{BrokerPlace, RunArguments};
 use crate::cluster::own_path;
 use crate::commands::{Ending, print_json};
-use crate::rate::lines;
 use crate::{interrupt, times};
 use anyhow::{Context, Result, ensure};
 use jiff::tz::TimeZone;
+use keeptime_agent::lines;
 use keeptime_broker::core::now;
 use keeptime_broker::remote::Address;
 use keeptime_lab::exit_code;
@@ -163,7 +163,7 @@ impl Leaving {
         let output = self.output.path.display().to_string();
         let going = Going { reservation, process: std::process::id(), output };
         let is_told =
-            lines::write(&mut &self.connection, &going).is_ok() && self.go_on.recv().is_ok();
+            lines::say(&mut &self.connection, &going).is_ok() && self.go_on.recv().is_ok();
         ensure!(is_told, "interrupted");
         let file = &self.output.file;
         dup2_stdout(file).context("cannot put the file in the place of standard output")?;
@@ -264,7 +264,7 @@ fn hear(connection: &UnixStream, stopped: &dyn Fn() -> bool) -> Result<Option<Go
             hang_up().context("cannot tell the run to end")?;
         }
     }
-    let line = lines::read(&mut BufReader::new(connection), LINE_BYTES_MAX)
+    let line = lines::next(&mut BufReader::new(connection), LINE_BYTES_MAX)
         .context("the run does not say what came of it")?;
     if line.is_empty() {
         return Ok(None);
@@ -422,7 +422,7 @@ mod tests {
         let pair = || UnixStream::pair().unwrap();
         let said = going(Some(7));
         let (ours, its) = pair();
-        lines::write(&mut &its, &said).unwrap();
+        lines::say(&mut &its, &said).unwrap();
         assert_eq!(hear(&ours, &|| false).unwrap(), Some(said.clone()));
         // It has ended.
         let (ours, its) = pair();
@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(hear(&ours, &|| false).unwrap(), None);
         // An interrupt comes before it is told, and is told to it.
         let (ours, its) = pair();
-        lines::write(&mut &its, &said).unwrap();
+        lines::say(&mut &its, &said).unwrap();
         assert_eq!(hear(&ours, &|| true).unwrap(), None);
         assert_eq!((&its).read(&mut [0]).unwrap(), 0, "hung up");
         // One comes while it is waited for: the run is told, and ends.

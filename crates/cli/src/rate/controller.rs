@@ -2,8 +2,8 @@
 //! of its run, who carries out what it wants; so nothing else ends when it does.
 
 use super::counted::Told;
-use super::lines;
 use super::steering::{Applied, Memory, Nodes, Steering, Used};
+use keeptime_agent::lines;
 use keeptime_control::{FullSpeed, Schedule};
 use keeptime_model::units::{CpuPpm, Nanos, Share};
 use serde::de::DeserializeOwned;
@@ -146,7 +146,7 @@ pub fn serve(from: impl BufRead, to: impl Write) -> io::Result<()> {
 impl<R: BufRead, W: Write> Holder<R, W> {
     /// What it says next; nothing once it is gone.
     fn hear<T: DeserializeOwned>(&self) -> io::Result<Option<T>> {
-        let line = lines::read(&mut self.0.borrow_mut().from, LINE_BYTES_MAX)?;
+        let line = lines::next(&mut self.0.borrow_mut().from, LINE_BYTES_MAX)?;
         if line.is_empty() {
             return Ok(None);
         }
@@ -154,7 +154,7 @@ impl<R: BufRead, W: Write> Holder<R, W> {
     }
 
     fn say(&self, said: &Said) -> io::Result<()> {
-        lines::write(&mut self.0.borrow_mut().to, said)
+        lines::say(&mut self.0.borrow_mut().to, said)
     }
 
     /// What it answers; nothing if it is gone, which shows when the next event is waited for.
@@ -245,7 +245,7 @@ mod tests {
 
     fn told(events: &[Event]) -> Vec<u8> {
         let mut text = Vec::new();
-        events.iter().for_each(|event| lines::write(&mut text, event).unwrap());
+        events.iter().for_each(|event| lines::say(&mut text, event).unwrap());
         text
     }
 

@@ -1,10 +1,10 @@
 //! Where a run that is held at a rate is asked how it stands, and told another rate: a Unix socket in a
 //! directory of the user's, one JSON object each way and connection.
 
-use super::lines;
 use super::steering::State;
 use crate::files;
 use anyhow::{Context, Result};
+use keeptime_agent::lines;
 use keeptime_model::Invalid;
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::name::Name;
@@ -146,11 +146,11 @@ fn converse(stream: UnixStream, answer: &impl Fn(Asked) -> Answer) -> io::Result
     stream.set_read_timeout(Some(SAID_WITHIN))?;
     stream.set_write_timeout(Some(SAID_WITHIN))?;
     let mut stream = BufReader::new(stream);
-    let answer = match serde_json::from_slice(&lines::read(&mut stream, LINE_BYTES_MAX)?) {
+    let answer = match serde_json::from_slice(&lines::next(&mut stream, LINE_BYTES_MAX)?) {
         Ok(asked) => answer(asked),
         Err(error) => Answer::Refused { reason: format!("not a request: {error}") },
     };
-    lines::write(stream.get_mut(), &answer)
+    lines::say(stream.get_mut(), &answer)
 }
 
 /// Asks the run of `job`.
@@ -221,8 +221,8 @@ fn ask_at(path: &Path, asked: Asked) -> io::Result<Answer> {
     }
     stream.set_read_timeout(Some(ANSWER_WITHIN))?;
     stream.set_write_timeout(Some(SAID_WITHIN))?;
-    lines::write(&mut stream, &asked)?;
-    Ok(serde_json::from_slice(&lines::read(&mut BufReader::new(stream), LINE_BYTES_MAX)?)?)
+    lines::say(&mut stream, &asked)?;
+    Ok(serde_json::from_slice(&lines::next(&mut BufReader::new(stream), LINE_BYTES_MAX)?)?)
 }
 
 /// A view of a job on as many nodes as there can be fits.
@@ -301,7 +301,7 @@ mod tests {
         // Nonsense, and one who says nothing and goes, are in nobody's way.
         let mut stream = UnixStream::connect(&path).unwrap();
         stream.write_all(b"{\"set\": {\"target_ppm\": 2000000}}\n").unwrap();
-        let said = lines::read(&mut BufReader::new(stream), LINE_BYTES_MAX).unwrap();
+        let said = lines::next(&mut BufReader::new(stream), LINE_BYTES_MAX).unwrap();
         let said = String::from_utf8(said).unwrap();
         assert!(said.contains("not a request") && said.contains("1000000"), "{said}");
         drop(UnixStream::connect(&path).unwrap());

@@ -3,9 +3,9 @@
 //! controllers ever steer one run.
 
 use super::controller::{Answered, Done, Event, LINE_BYTES_MAX, Question, Said};
-use super::lines;
 use super::steering::{Memory, Nodes, State};
 use anyhow::{Context, Result, bail};
+use keeptime_agent::lines;
 use keeptime_control::FullSpeed;
 use serde::Serialize;
 use std::io::{self, BufReader};
@@ -164,11 +164,11 @@ impl Running {
     }
 
     fn say(&mut self, value: &impl Serialize) -> io::Result<()> {
-        lines::write(self.line.get_mut(), value)
+        lines::say(self.line.get_mut(), value)
     }
 
     fn hear(&mut self) -> io::Result<Said> {
-        Ok(serde_json::from_slice(&lines::read(&mut self.line, LINE_BYTES_MAX)?)?)
+        Ok(serde_json::from_slice(&lines::next(&mut self.line, LINE_BYTES_MAX)?)?)
     }
 }
 

@@ -7,7 +7,7 @@
 //! * [`counted`]: progress as agents count it by MPI calls;
 //! * [`known`]: full speed as an earlier run has measured it;
 //! * [`nodes`]: its nodes, by the broker and the agents;
-//! * [`door`]: where it is asked how it stands, and told another rate; [`lines`]: what is said there, line by line.
+//! * [`door`]: where it is asked how it stands, and told another rate.
 
 pub mod controller;
 pub mod counted;
@@ -15,7 +15,6 @@ pub mod door;
 pub mod keeper;
 pub mod known;
 pub mod limit;
-pub mod lines;
 pub mod nodes;
 pub mod steering;
 
