@@ -31,12 +31,14 @@ pub(crate) use files::{
     with_descendants, write,
 };
 
+use crate::bound::{attribute, set_attribute};
 use crate::disk::{self, DiskCounters, DiskLimits};
 use files::{cpu_stat, subgroups};
 use keeptime_model::Invalid;
 use keeptime_model::disk::DiskId;
 use keeptime_model::units::{CpuPpm, Nanos};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -297,6 +299,23 @@ impl Group {
         let path = unified.root().join(&self.path);
         let id = std::fs::metadata(&path).map_err(refused("stat", &path))?.ino();
         Ok(GroupId { id, level: unified.depth + self.path.components().count() as u32 })
+    }
+
+    /// What is noted on it by this name; nothing if nothing is. The kernel keeps it as long as the group, whatever becomes of
+    /// who wrote it.
+    ///
+    /// # Errors
+    /// If there is no hierarchy of version 2, or the group is away.
+    pub fn note(&self, name: &CStr) -> Result<String, CgroupError> {
+        attribute(&self.in_version_2()?, name)
+    }
+
+    /// Notes something on it, in place of what was noted by this name.
+    ///
+    /// # Errors
+    /// As [`Self::note`], or it is longer than the kernel keeps.
+    pub fn set_note(&self, name: &CStr, text: &str) -> Result<(), CgroupError> {
+        set_attribute(&self.in_version_2()?, name, text.as_bytes())
     }
 
     /// The hierarchy by whose numbers the kernel's programs know groups.

@@ -17,7 +17,7 @@
 //! thread is first shrunk to less than a millionth of a processor, and then leaves: nothing is lost
 //! in any state.
 
-use crate::process::{Stat, read_text};
+use crate::process::{Identity, Stat, cpu_time, read_text};
 use crate::syscall::SyscallError;
 use keeptime_model::Invalid;
 use keeptime_model::units::{CpuPpm, Nanos};
@@ -39,12 +39,16 @@ pub struct DeadlineSpec {
 pub struct Task {
     /// Its number.
     pub pid: i32,
+    /// Clock ticks from boot to its start.
+    pub start: u64,
     /// That of the process that started it.
     pub parent: i32,
     /// How many threads it has.
     pub threads: u32,
     /// What it has now; nothing = it is in another class.
     pub has: Option<DeadlineSpec>,
+    /// CPU time that it has used.
+    pub used: Nanos,
 }
 
 /// One change.
@@ -91,6 +95,13 @@ pub struct Plan {
     pub ops: Vec<DeadlineOp>,
     /// The processes that carry the schedule, or why none does.
     pub outcome: Result<Vec<i32>, Obstacle>,
+}
+
+impl Task {
+    /// Which process it is, whoever has its number later.
+    pub fn identity(&self) -> Identity {
+        Identity { pid: self.pid, start: self.start }
+    }
 }
 
 impl DeadlineSpec {
@@ -167,10 +178,23 @@ pub fn enforce(
     period: Nanos,
     pids: &[i32],
 ) -> Result<Result<Vec<i32>, Obstacle>, SyscallError> {
-    let Plan { ops, outcome } = plan(cpu, period, &observe(pids)?);
+    enforce_among(cpu, period, &observe(pids)?)
+}
+
+/// As [`enforce`], of processes that were looked at just now.
+///
+/// # Errors
+/// As [`enforce`].
+pub fn enforce_among(
+    cpu: CpuPpm,
+    period: Nanos,
+    tasks: &[Task],
+) -> Result<Result<Vec<i32>, Obstacle>, SyscallError> {
+    let Plan { ops, outcome } = plan(cpu, period, tasks);
     for op in ops {
         if let Err(obstacle) = apply(op)? {
-            release(pids)?;
+            let pids: Vec<_> = tasks.iter().map(|task| task.pid).collect();
+            release(&pids)?;
             return Ok(Err(obstacle));
         }
     }
@@ -202,9 +226,11 @@ pub fn observe(pids: &[i32]) -> Result<Vec<Task>, SyscallError> {
             Err(error) if is_gone(error.raw_os_error()) => continue,
             Err(error) => return Err(SyscallError::of_io("read", path)(error)),
         };
-        let Some(Stat { parent, threads, .. }) = Stat::parse(&text) else { continue };
+        let Some(Stat { parent, threads, start }) = Stat::parse(&text) else { continue };
+        // Whoever ends just now is left out by the next question.
+        let used = cpu_time(*pid)?.unwrap_or_default();
         match read(*pid) {
-            Ok(has) => tasks.push(Task { pid: *pid, parent, threads, has }),
+            Ok(has) => tasks.push(Task { pid: *pid, start, parent, threads, has, used }),
             Err(error) if error.errno == Errno::ESRCH => {}
             Err(error) => return Err(error),
         }
@@ -445,7 +471,7 @@ mod tests {
     const PERIOD: Nanos = Nanos::from_millis(20);
 
     fn task(pid: i32, parent: i32) -> Task {
-        Task { pid, parent, threads: 1, has: None }
+        Task { pid, start: 1, parent, threads: 1, has: None, used: Nanos::default() }
     }
 
     fn spec(percent: u32) -> DeadlineSpec {
@@ -501,12 +527,10 @@ mod tests {
         let has = prop::option::of((1u32..100).prop_map(spec));
         let one = (0usize..8, prop_oneof![9 => Just(1u32), 1 => 2u32..4], has);
         prop::collection::vec(one, 0..8).prop_map(|raw| {
-            let task = |(at, (parent, threads, has)): (usize, (usize, u32, _))| Task {
-                pid: 10 + at as i32,
+            let task = |(at, (parent, threads, has)): (usize, (usize, u32, _))| {
                 // Parents come before their children.
-                parent: if parent < at { 10 + parent as i32 } else { 1 },
-                threads,
-                has,
+                let parent = if parent < at { 10 + parent as i32 } else { 1 };
+                Task { threads, has, ..task(10 + at as i32, parent) }
             };
             raw.into_iter().enumerate().map(task).collect()
         })

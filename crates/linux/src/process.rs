@@ -2,11 +2,13 @@
 //! start of a program inside the namespaces of another process.
 
 use crate::syscall::SyscallError;
+use keeptime_model::units::Nanos;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::CloneFlags;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
@@ -21,7 +23,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// A process for ever: its number, and when it started, since numbers are given out again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     /// The process number.
     pub pid: i32,
@@ -116,6 +118,19 @@ pub fn users(pid: i32) -> Result<Option<[u32; 4]>, SyscallError> {
         Ok(text) => Ok(parse_users(&text)),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
         Err(error) => Err(SyscallError::of_io("read", path)(error)),
+    }
+}
+
+/// CPU time that a process has used, with all its threads, those that have ended too. Nothing if it has ended itself.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn cpu_time(pid: i32) -> Result<Option<Nanos>, SyscallError> {
+    match clock_getcpuclockid(Pid::from_raw(pid)).and_then(clock_gettime) {
+        Ok(used) => Ok(Some(Duration::from(used).into())),
+        // The clock is known by the number of the process.
+        Err(Errno::ESRCH | Errno::EINVAL) => Ok(None),
+        Err(errno) => Err(SyscallError::of("clock_gettime", format!("process {pid}"))(errno)),
     }
 }
 

@@ -5,7 +5,6 @@
 //! its agent holds anybody, and the next agent waits for it first ([`end_former`]).
 
 use super::jobs::{SharingError, give_back_all};
-use crate::bound::{attribute, set_attribute};
 use crate::cgroup::{CgroupError, Group, Hierarchies};
 use crate::process::Identity;
 use crate::syscall::SyscallError;
@@ -44,7 +43,7 @@ pub enum GuardError {
 pub fn serve(node: &Path, mut agent: impl Read, mut tell: impl Write) -> Result<(), GuardError> {
     let node = Hierarchies::discover_any()?.group(node)?;
     let own = Identity::own()?.to_string();
-    set_attribute(&node.in_version_2()?, GUARD, own.as_bytes())?;
+    node.set_note(GUARD, &own)?;
     tell.write_all(b"\n").and_then(|()| tell.flush()).map_err(GuardError::Alone)?;
     // Nobody is at the other end of what cannot be read, either.
     let _ = io::copy(&mut agent, &mut io::sink());
@@ -57,7 +56,7 @@ pub fn serve(node: &Path, mut agent: impl Read, mut tell: impl Write) -> Result<
 /// # Errors
 /// If who it is cannot be known, or it cannot be ended.
 pub fn end_former(node: &Group) -> Result<(), GuardError> {
-    let (noted, own) = (attribute(&node.in_version_2()?, GUARD)?, Identity::own()?);
+    let (noted, own) = (node.note(GUARD)?, Identity::own()?);
     let Some(guard) = noted.parse::<Identity>().ok().filter(|guard| *guard != own) else {
         return Ok(());
     };

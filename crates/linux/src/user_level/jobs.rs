@@ -6,7 +6,6 @@
 
 use super::guard::Guarded;
 use super::{ScheduleError, Scheduler, give_back, hands};
-use crate::bound::{attribute, set_attribute};
 use crate::cgroup::{CgroupError, Group};
 use crate::deadline;
 use crate::process::Identity;
@@ -255,11 +254,11 @@ fn processes(group: &Group) -> Result<Vec<i32>, CgroupError> {
 
 fn write_note(group: &Group, processes: &[Identity]) -> Result<(), CgroupError> {
     let text: Vec<_> = processes.iter().map(Identity::to_string).collect();
-    set_attribute(&group.in_version_2()?, SCHEDULED, text.join("\n").as_bytes())
+    group.set_note(SCHEDULED, &text.join("\n"))
 }
 
 fn read_note(group: &Group) -> Result<Vec<Identity>, CgroupError> {
-    match attribute(&group.in_version_2()?, SCHEDULED) {
+    match group.note(SCHEDULED) {
         // One that is in other hierarchies only is not a job's.
         Err(error) if error.is_away() => Ok(Vec::new()),
         text => Ok(text?.lines().filter_map(|line| line.parse().ok()).collect()),
