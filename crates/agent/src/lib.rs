@@ -4,6 +4,7 @@
 //! * [`book`]: the assignments of the node and whether one more fits (pure);
 //! * [`agent`]: a request or the passing of time in, kernel state and an answer out;
 //! * [`shares`]: what keeps a job's share, and what every group of the node is limited to (pure);
+//! * [`turnover`]: whether deadlines serve a job whose processes come and go (pure);
 //! * [`enforcer`]: what an agent asks of the kernel, and is told of what that did not do;
 //! * [`enforce`]: how it is done, by `keeptime-linux`;
 //! * [`store`]: the record that a restarted agent starts from;
@@ -32,4 +33,5 @@ pub mod seats;
 pub mod server;
 pub mod shares;
 pub mod store;
+pub mod turnover;
 pub mod wire;

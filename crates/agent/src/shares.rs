@@ -78,6 +78,11 @@ pub fn mechanisms(assignment: &Assignment, found: &Capabilities) -> Vec<CpuMecha
     order.iter().copied().filter(|mechanism| found.keeps_by(*mechanism)).collect()
 }
 
+/// Whether a job has its share by bandwidth instead while its deadlines lie idle: one whose user asked for them keeps them.
+pub fn leaves_idle_deadlines(assignment: &Assignment, found: &Capabilities) -> bool {
+    assignment.cpu_mechanism == CpuMechanism::Auto && found.keeps_by(CpuMechanism::Bandwidth)
+}
+
 /// Whether shares are kept from user space wherever a job's processes do not carry deadlines: then what they are
 /// promised has to fit on processors one by one.
 pub fn are_kept_from_user_space(found: &Capabilities) -> bool {
@@ -192,6 +197,11 @@ mod tests {
             let asked = Assignment { cpu_mechanism, cpu_period_nanos, ..job };
             assert_eq!(mechanisms(&asked, found), expected, "{cpu_mechanism} {has_period}");
         }
+        let by = |cpu_mechanism| Assignment { cpu_mechanism, ..job("a", None).1 };
+        assert!(leaves_idle_deadlines(&by(Auto), &all));
+        assert!(!leaves_idle_deadlines(&by(Deadline), &all));
+        // Nothing else would keep it better.
+        assert!(!leaves_idle_deadlines(&by(Auto), &no_cpu_controller));
         assert!(are_kept_from_user_space(&no_cpu_controller) && !are_kept_from_user_space(&all));
         assert!(!are_kept_from_user_space(&only_groups));
     }

@@ -166,7 +166,8 @@ pub struct JobStatus {
     /// What keeps their share; nothing = nothing does, or the job has not begun.
     #[serde(default)]
     pub cpu_kept_by: Option<CpuMechanism>,
-    /// Why that is not what was asked for: [`CpuMechanism::UserLevel`] where that was, else `SCHED_DEADLINE`.
+    /// Why that is not what was asked for: [`CpuMechanism::UserLevel`] where that was, else `SCHED_DEADLINE`;
+    /// or why that does not keep all of it.
     #[serde(default)]
     pub cpu_obstacle: Option<String>,
     /// What they did on disks that they have a rate of.

@@ -76,6 +76,20 @@ impl<'a> Node<'a> {
         (Program(child), number.trim().parse().unwrap())
     }
 
+    /// Waits until the job has used so much of a processor for such a span. From the next tick on at the latest it does, but
+    /// for what a busy machine takes from it now and then.
+    fn uses(&self, wanted: RangeInclusive<f64>, span: Duration) {
+        let used = || self.job().unwrap().cpu_used_nanos.as_secs_f64();
+        let uses = (0..10).any(|_| {
+            let (start, before) = (Instant::now(), used());
+            std::thread::sleep(span);
+            let share = (used() - before) / start.elapsed().as_secs_f64();
+            println!("{:.2} % of {wanted:?}", 100.0 * share);
+            wanted.contains(&share)
+        });
+        assert!(uses, "it never used {wanted:?}");
+    }
+
     fn bind(&self, words: &[&str]) -> Output {
         let words = [&["bind", JOB, "--node", "n1"], words].concat();
         self.world.keeptime(&words).output().unwrap()
@@ -153,18 +167,7 @@ fn a_period_is_kept_by_deadlines_where_processes_can_carry_them() {
     let (_other, _) = node.start(false, busy);
     let kept_by = |mechanism| node.job().is_some_and(|job| job.cpu_kept_by == Some(mechanism));
     wait("the schedule", PATIENCE, || kept_by(CpuMechanism::Deadline));
-    // From the next tick on at the latest, but for what a busy machine takes from it now and then.
-    let uses = |wanted: RangeInclusive<f64>| {
-        let used = || node.job().unwrap().cpu_used_nanos.as_secs_f64();
-        let uses = (0..10).any(|_| {
-            let (start, before) = (Instant::now(), used());
-            std::thread::sleep(Duration::from_secs(1));
-            let share = (used() - before) / start.elapsed().as_secs_f64();
-            println!("{:.2} % of {wanted:?}", 100.0 * share);
-            wanted.contains(&share)
-        });
-        assert!(uses, "it never used {wanted:?}");
-    };
+    let uses = |wanted| node.uses(wanted, Duration::from_secs(1));
     uses(0.17..=0.22);
 
     // The agent dies and comes back: the schedule stays, and is changed.
@@ -202,6 +205,60 @@ fn a_period_is_kept_by_deadlines_where_processes_can_carry_them() {
     wait("the end of the program", PATIENCE, || program.has_ended());
 }
 
+/// A shell that computes in one process after the other, each of which needs some 10 ms of a processor.
+const ONE_AFTER_THE_OTHER: &str =
+    "while :; do sh -c 'i=0; while [ $i -lt 10000 ]; do i=$((i+1)); done'; done";
+
+// Goal: a job whose processes end before they are found has its share, which their deadlines do not give it; it is told so,
+// the next agent knows, and a process that stays has deadlines again. Who asked for deadlines keeps them. Method: beside a
+// loop that could take all that is left.
+#[test]
+fn a_job_of_processes_that_end_at_once_has_its_share() {
+    let Some(world) = World::new("brief", 40) else { return };
+    let node = Node::first(&world);
+    let capabilities = node.client().status().unwrap().capabilities.unwrap();
+    if !capabilities.has(Feature::CpuDeadline) {
+        let answer = capabilities.answer(Feature::CpuDeadline).unwrap();
+        return skip(&["deadline".into()], &answer.to_string());
+    }
+    let period = Some(Nanos::from_millis(20));
+    let wanted = Assignment { cpu_period_nanos: period, ..assignment(30) };
+    node.client().enforce(wanted.clone()).unwrap();
+    let (program, _) = node.start(true, ONE_AFTER_THE_OTHER);
+    let (_other, _) = node.start(false, "while :; do :; done");
+    let kept_by = || node.job().and_then(|job| job.cpu_kept_by);
+    wait("the bandwidth", PATIENCE, || kept_by() == Some(CpuMechanism::Bandwidth));
+    node.uses(0.27..=0.32, Duration::from_secs(1));
+    let told = || {
+        let status = Command::new(KEEPTIME).args(["agent", "status"]).arg(&node.socket).output();
+        said(&status.unwrap())
+    };
+    let text = told();
+    let why = "it computes in processes that end soon after they start";
+    assert!(text.contains("by bandwidth"), "{text}");
+    assert!(text.contains(&format!("not by SCHED_DEADLINE: {why}")), "{text}");
+
+    // The next agent does not have to see it again.
+    world.kill_agent("n1");
+    world.start_agent("n1");
+    wait("the job", PATIENCE, || kept_by().is_some());
+    assert_eq!(kept_by(), Some(CpuMechanism::Bandwidth));
+
+    let said = Assignment { cpu_mechanism: CpuMechanism::Deadline, ..wanted.clone() };
+    node.client().enforce(said).unwrap();
+    let text = told();
+    assert!(text.contains("by deadline"), "{text}");
+    assert!(text.contains(&format!("not all of it by SCHED_DEADLINE: {why}")), "{text}");
+    node.client().enforce(wanted).unwrap();
+    assert_eq!(kept_by(), Some(CpuMechanism::Bandwidth));
+
+    drop(program);
+    let (_program, _) = node.start(true, "while :; do :; done");
+    wait("the deadlines", PATIENCE, || kept_by() == Some(CpuMechanism::Deadline));
+    assert_eq!(node.job().unwrap().cpu_obstacle, None);
+    node.uses(0.27..=0.32, Duration::from_secs(1));
+}
+
 /// What the kernel says of a process, by its number here.
 fn state(pid: i32) -> char {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -234,17 +291,7 @@ fn a_share_is_kept_from_user_space_and_nothing_stands_still_after_a_kill() {
     let status = Command::new(KEEPTIME).args(["agent", "status"]).arg(&node.socket).output();
     let text = said(&status.unwrap());
     assert!(text.contains("by user-level") && !text.contains("not by"), "{text}");
-    let used = || node.job().unwrap().cpu_used_nanos.as_secs_f64();
-    let uses = |wanted: RangeInclusive<f64>| {
-        let uses = (0..10).any(|_| {
-            let (start, before) = (Instant::now(), used());
-            std::thread::sleep(Duration::from_secs(2));
-            let share = (used() - before) / start.elapsed().as_secs_f64();
-            println!("{:.2} % of {wanted:?}", 100.0 * share);
-            wanted.contains(&share)
-        });
-        assert!(uses, "it never used {wanted:?}");
-    };
+    let uses = |wanted| node.uses(wanted, Duration::from_secs(2));
     uses(0.18..=0.22);
     // The next agent takes it up again.
     world.kill_agent("n1");

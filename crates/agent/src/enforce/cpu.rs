@@ -2,17 +2,23 @@
 //! from user space, whichever its processes can have; and what belongs to no job shares what is left.
 
 use crate::enforcer::BoxedError;
-use crate::shares::{FLOOR, launchers_share, limit_beside_schedules, mechanisms, period_of};
+use crate::shares::{
+    FLOOR, launchers_share, leaves_idle_deadlines, limit_beside_schedules, mechanisms, period_of,
+};
+use crate::turnover::{Computing, Look, Turnover};
 use keeptime_control::phase;
 use keeptime_linux::alignment::Aligned;
 use keeptime_linux::cgroup::{CPU_PERIOD, CgroupError, Group};
-use keeptime_linux::deadline;
+use keeptime_linux::clock;
+use keeptime_linux::deadline::{self, Task};
 use keeptime_linux::user_level::jobs::JobSchedules;
 use keeptime_model::assignment::{Assignment, CpuMechanism};
 use keeptime_model::capability::{Capabilities, Feature};
+use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::units::{CpuPpm, Nanos};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
 use std::time::{Duration, Instant};
 
 /// The CPU of a node, parted among its jobs.
@@ -25,6 +31,8 @@ pub(super) struct CpuKeeper {
     limits: BTreeMap<String, Limited>,
     /// As far as this agent has looked.
     kept: BTreeMap<Name, CpuKept>,
+    /// Of jobs that are to have deadlines.
+    turnovers: BTreeMap<Name, Turnover>,
     schedules: JobSchedules,
 }
 
@@ -33,7 +41,7 @@ pub(super) struct CpuKeeper {
 pub(super) struct CpuKept {
     /// Nothing: nothing that is here can, at the moment.
     pub by: Option<CpuMechanism>,
-    /// Why not what would go before that.
+    /// Why not what would go before that; or why not all of it.
     pub obstacle: Option<String>,
     /// What is not left to what belongs to no job.
     taken: CpuPpm,
@@ -41,6 +49,8 @@ pub(super) struct CpuKept {
 
 /// How a share is kept by one mechanism.
 struct Way {
+    /// Why not all of it is.
+    lacking: Option<Obstacle>,
     /// The limit of the job's group.
     limit: Limit,
     /// What is not left to what belongs to no job.
@@ -55,6 +65,13 @@ struct Limit {
     /// When periods begin, on all nodes; nothing: whenever they do.
     offset: Option<Nanos>,
 }
+
+/// What is noted on the group of a job by [`COMPUTING`] while it computes in what carries no deadlines.
+const IN_OTHERS: &str = "in-others";
+const COMPUTING: &CStr = c"trusted.keeptime.computing";
+/// What its user is told then.
+const OTHERS: &str = "it computes in processes that end soon after they start, or that have started others: these can \
+    carry no deadlines";
 
 /// Moving periods takes less: the one of another length lasts a second at the most, as the kernel has it.
 const MOVED_WITHIN: Duration = Duration::from_secs(2);
@@ -91,8 +108,8 @@ type Obstacle = String;
 impl CpuKeeper {
     /// Of a node on which this was found. `schedules` are those that are kept from user space.
     pub fn new(found: Capabilities, whole: CpuPpm, schedules: JobSchedules) -> Self {
-        let (limits, kept) = (BTreeMap::new(), BTreeMap::new());
-        Self { found, whole, limits, kept, schedules }
+        let (limits, kept, turnovers) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { found, whole, limits, kept, turnovers, schedules }
     }
 
     /// Makes a job's group and has its share kept, by the first mechanism that its processes can have.
@@ -101,7 +118,8 @@ impl CpuKeeper {
         let mut obstacle = None;
         for mechanism in mechanisms(assignment, &self.found) {
             match self.try_by(mechanism, assignment, group)? {
-                Ok(Way { limit, taken }) => {
+                Ok(Way { lacking, limit, taken }) => {
+                    let obstacle = obstacle.or(lacking);
                     self.note(job, CpuKept { by: Some(mechanism), obstacle, taken });
                     return Ok(self.limit(job.as_str(), group, limit)?);
                 }
@@ -138,6 +156,7 @@ impl CpuKeeper {
         self.schedules.release(group)?;
         self.limits.remove(job.as_str());
         self.kept.remove(job);
+        self.turnovers.remove(job);
         Ok(())
     }
 
@@ -164,40 +183,67 @@ impl CpuKeeper {
         assignment: &Assignment,
         group: &Group,
     ) -> Result<Result<Way, Obstacle>, BoxedError> {
-        let pids = group.pids()?;
-        if let Some(obstacle) = self.still_in_the_way(&assignment.job, group, &pids)? {
+        let tasks = deadline::observe(&group.pids()?)?;
+        let lacking = match self.computing(assignment, group, &tasks) {
+            Computing::InCarriers => None,
+            Computing::InOthers => Some(OTHERS.to_owned()),
+        };
+        if let Some(why) = &lacking
+            && leaves_idle_deadlines(assignment, &self.found)
+        {
+            return Ok(Err(why.clone()));
+        }
+        if let Some(obstacle) = self.still_in_the_way(&assignment.job, group, &tasks) {
             return Ok(Err(obstacle));
         }
         // Who is bound to a processor from user space could have no deadline.
         self.schedules.release(group)?;
         let cpu = assignment.cpu_ppm;
-        let taken = with_launchers(cpu);
-        match deadline::enforce(cpu, period_of(assignment), &pids)? {
-            Ok(carriers) if carriers.is_empty() => {
-                Ok(Ok(Way { limit: Limit::of(assignment, cpu), taken }))
+        let limit = match deadline::enforce_among(cpu, period_of(assignment), &tasks)? {
+            Ok(carriers) if carriers.is_empty() => cpu,
+            Ok(_) => launchers_share(cpu),
+            Err(obstacle) => return Ok(Err(obstacle.to_string())),
+        };
+        let limit = Limit::of(assignment, limit);
+        Ok(Ok(Way { lacking, limit, taken: with_launchers(cpu) }))
+    }
+
+    /// In what a job computes, as seen up to now by this agent, or by the one before. Where nobody counts its CPU time it is
+    /// taken for one that deadlines serve.
+    fn computing(&mut self, assignment: &Assignment, group: &Group, tasks: &[Task]) -> Computing {
+        let noted = || match group.note(COMPUTING).as_deref() {
+            Ok(IN_OTHERS) => Computing::InOthers,
+            _ => Computing::InCarriers,
+        };
+        let job = assignment.job.clone();
+        let turnover = self.turnovers.entry(job).or_insert_with(|| Turnover::new(noted()));
+        let before = turnover.computing();
+        // Of a group that is not made yet nothing is counted.
+        let Ok(used) = group.cpu_usage() else { return before };
+        let carriers = deadline::carriers(tasks).into_iter();
+        let carriers = carriers.map(|task| (task.identity(), task.used)).collect();
+        let look = Look { at: clock::now(), used, carriers };
+        let computing = turnover.look(assignment.cpu_ppm, look);
+        if computing != before {
+            let note = if computing == Computing::InOthers { IN_OTHERS } else { "" };
+            if let Err(error) = group.set_note(COMPUTING, note) {
+                tracing::warn!("the next agent has to see for itself: {}", chain(&error));
             }
-            Ok(_) => Ok(Ok(Way { limit: Limit::of(assignment, launchers_share(cpu)), taken })),
-            Err(obstacle) => Ok(Err(obstacle.to_string())),
         }
+        computing
     }
 
     /// Why a job that is scheduled from user space instead of by deadlines still is: as long as its processes are the
     /// same, asking again would only take their schedules from them meanwhile.
-    fn still_in_the_way(
-        &self,
-        job: &Name,
-        group: &Group,
-        pids: &[i32],
-    ) -> Result<Option<Obstacle>, BoxedError> {
+    fn still_in_the_way(&self, job: &Name, group: &Group, tasks: &[Task]) -> Option<Obstacle> {
         let Some(CpuKept { by: Some(CpuMechanism::UserLevel), obstacle: Some(obstacle), .. }) =
             self.kept.get(job)
         else {
-            return Ok(None);
+            return None;
         };
-        let tasks = deadline::observe(pids)?;
         let carriers: BTreeSet<i32> =
-            deadline::carriers(&tasks).into_iter().map(|task| task.pid).collect();
-        Ok(self.schedules.schedules(group, &carriers).then(|| obstacle.clone()))
+            deadline::carriers(tasks).into_iter().map(|task| task.pid).collect();
+        self.schedules.schedules(group, &carriers).then(|| obstacle.clone())
     }
 
     fn try_from_user_space(
@@ -211,11 +257,13 @@ impl CpuKeeper {
         let cpu = assignment.cpu_ppm;
         match self.schedules.share(group, cpu, period_of(assignment))? {
             Ok(None) => {
-                Ok(Ok(Way { limit: Limit::of(assignment, cpu), taken: with_launchers(cpu) }))
+                let limit = Limit::of(assignment, cpu);
+                Ok(Ok(Way { lacking: None, limit, taken: with_launchers(cpu) }))
             }
             Ok(Some(part)) => {
                 let (cpu, period) = limit_beside_schedules(cpu, part);
-                Ok(Ok(Way { limit: Limit { cpu, period, offset: None }, taken: cpu }))
+                let limit = Limit { cpu, period, offset: None };
+                Ok(Ok(Way { lacking: None, limit, taken: cpu }))
             }
             Err(obstacle) => Ok(Err(obstacle.to_string())),
         }
@@ -228,7 +276,7 @@ impl CpuKeeper {
             deadline::release(&group.pids()?)?;
         }
         let cpu = assignment.cpu_ppm;
-        Ok(Way { limit: Limit::of(assignment, cpu), taken: cpu })
+        Ok(Way { lacking: None, limit: Limit::of(assignment, cpu), taken: cpu })
     }
 
     fn note(&mut self, job: &Name, kept: CpuKept) {

@@ -258,11 +258,12 @@ fn describe_job(job: &JobStatus) -> String {
         job.processes.len()
     );
     if let Some(obstacle) = &job.cpu_obstacle {
-        let asked = match assignment.cpu_mechanism {
-            CpuMechanism::UserLevel => Feature::CpuUserLevel,
-            _ => Feature::CpuDeadline,
+        let (asked, feature) = match assignment.cpu_mechanism {
+            CpuMechanism::UserLevel => (CpuMechanism::UserLevel, Feature::CpuUserLevel),
+            _ => (CpuMechanism::Deadline, Feature::CpuDeadline),
         };
-        text.push_str(&format!("    not by {asked}: {obstacle}\n"));
+        let part = if job.cpu_kept_by == Some(asked) { "not all of it" } else { "not" };
+        text.push_str(&format!("    {part} by {feature}: {obstacle}\n"));
     }
     if !job.borrowed.is_empty() || job.bound_sockets > 0 {
         let (borrowed, sockets) = (job.borrowed.len(), job.bound_sockets);
