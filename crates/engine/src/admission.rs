@@ -1,5 +1,6 @@
 //! Whether a request fits at a time, and where; otherwise why not. Nothing is taken.
 
+use crate::absences::Absences;
 use crate::agents::Agents;
 use crate::book::Book;
 use crate::call::{DrainedNode, Lacking, NAMED_MAX, Reason, Refusal, WithoutMechanism};
@@ -14,13 +15,13 @@ use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Grant, NodeChoice, Promise, Resources};
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::{BitsPerSecond, CpuPpm};
+use keeptime_model::units::{BitsPerSecond, CpuPpm, WallTime};
 use keeptime_planner::availability::{Availability, Limit};
 use keeptime_planner::fitted::FittedProfile;
 use keeptime_planner::placement::{Allocator, Placed, RankFlows, TooFewNodes};
 use keeptime_planner::refusal::{self, CounterOffer};
 use keeptime_planner::translate::{Decision, Options, Plan, Verdict, schedule};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Where something flows, nodes are chosen first out of so many times as many as are needed.
@@ -32,8 +33,8 @@ pub(crate) struct Admission<'a> {
     pub calendar: &'a Calendar,
     pub book: &'a Book,
     pub agents: &'a Agents,
-    /// Whether it starts so soon that agents have to be there.
-    pub soon: bool,
+    /// From when on nodes count whose agents are away.
+    pub absences: Absences,
     /// The user's own tables in which it counts: CPU and sent rate.
     pub user: Option<[ResourceId; 2]>,
     /// What one user may have in all: CPU and sent rate.
@@ -216,7 +217,7 @@ impl Admission<'_> {
     /// `grant` with `extension` beside, over `span`. Its nodes stay.
     pub fn extend(&self, grant: Grant, extension: Extension, span: Span) -> Result<Grant, Denied> {
         extension.check(grant.nodes.len())?;
-        self.check_usable(&grant.nodes, &guarantees_beside(&extension))?;
+        self.check_usable(&grant.nodes, &guarantees_beside(&extension), span.from())?;
         let grant = Grant { extension, ..grant };
         self.fits(&grant, span)?;
         Ok(grant)
@@ -226,7 +227,7 @@ impl Admission<'_> {
     pub fn place(&self, need: &Need, span: Span) -> Result<Grant, Denied> {
         let nodes = match &need.resources.nodes {
             NodeChoice::Named(names) => {
-                self.check_usable(names, &self.guarantees(&need.resources))?;
+                self.check_usable(names, &self.guarantees(&need.resources), span.from())?;
                 names.clone()
             }
             NodeChoice::Any(count) => {
@@ -299,8 +300,8 @@ impl Admission<'_> {
         self.cluster.free(self.calendar, span, &nodes)
     }
 
-    /// The usable nodes that have what `resources` say of CPU and disk during all of `span`, those with
-    /// the fewest reservations first. Asks the slot tables of one node of each group.
+    /// The usable nodes that have what `resources` say of CPU and disk during all of `span`, those that are there first, and
+    /// of these those with the fewest reservations. Asks the slot tables of one node of each group.
     fn open(&self, span: Span, resources: &Resources) -> impl Iterator<Item = NodeIndex> {
         let asked = self.guarantees(resources);
         let is_free = move |(of, amount): (Resource, u64)| {
@@ -310,7 +311,26 @@ impl Admission<'_> {
             group.any().is_some_and(|node| cpu_and_disk(resources, node).into_iter().all(is_free))
         };
         let open = self.cluster.groups(self.calendar).filter(is_open).flat_map(Group::nodes);
-        open.filter(move |node| self.is_usable(*node, &asked))
+        let open = open.filter(move |node| self.is_usable(*node, &asked, span.from()));
+        self.who_is_there_first(open)
+    }
+
+    /// The same nodes, those last whose agents are away: they may not be back in time, and what is reserved least is mostly
+    /// what is away longest.
+    fn who_is_there_first(
+        &self,
+        mut nodes: impl Iterator<Item = NodeIndex>,
+    ) -> impl Iterator<Item = NodeIndex> {
+        let mut away = VecDeque::new();
+        std::iter::from_fn(move || {
+            loop {
+                match nodes.next() {
+                    Some(node) if self.agents.is_connected(node) => return Some(node),
+                    Some(node) => away.push_back(node),
+                    None => return away.pop_front(),
+                }
+            }
+        })
     }
 
     /// Nodes that `ask` could be given: those that it names, or all that have during all of `span` what each needs of
@@ -409,7 +429,8 @@ impl Admission<'_> {
     /// A refusal because too few nodes have `resources`, with what the others lack.
     fn with_short_nodes(&self, reason: Reason, resources: &Resources, span: Span) -> Refusal {
         let asked = self.guarantees(resources);
-        let is_usable = |node: &NodeIndex| self.is_usable(*node, &asked);
+        let is_usable = |node: &NodeIndex| self.is_usable(*node, &asked, span.from());
+        let can_enforce = |node: &NodeIndex| self.can_enforce(*node, &asked, span.from());
         let all = || self.cluster.topology().node_indices();
         let nodes = || all().filter(|node| !self.is_out(*node));
         let lacks_of = |node| {
@@ -417,8 +438,8 @@ impl Admission<'_> {
             own.filter_map(move |(of, amount)| self.lack(of, amount, span))
         };
         let name = |node: NodeIndex| self.cluster.name(node).clone();
-        let unusable = nodes().filter(|node| !self.can_enforce(*node, &asked)).map(name);
-        let kept = nodes().filter(|node| self.is_kept(*node) && self.can_enforce(*node, &asked));
+        let unusable = nodes().filter(|node| !can_enforce(node)).map(name);
+        let kept = nodes().filter(|node| self.is_kept(*node) && can_enforce(node));
         Refusal {
             lacking: nodes().filter(is_usable).flat_map(lacks_of).take(NAMED_MAX).collect(),
             unusable: unusable.take(NAMED_MAX).collect(),
@@ -435,10 +456,21 @@ impl Admission<'_> {
         Some(self.lacking(&keeptime_calendar::calendar::Lacking { resource, lack }))
     }
 
-    /// Whether a node may be granted, is not drained and is kept for nobody, and its agent is there, where it has to be, and
-    /// can enforce all that is asked.
-    pub fn is_usable(&self, node: NodeIndex, asked: &BTreeSet<Guarantee>) -> bool {
-        !self.is_out(node) && !self.is_kept(node) && self.can_enforce(node, asked)
+    /// Whether a node may be granted, is not drained and is kept for nobody, and its agent can enforce all that is asked, and
+    /// counts for what starts then.
+    pub fn is_usable(&self, node: NodeIndex, asked: &BTreeSet<Guarantee>, start: WallTime) -> bool {
+        self.may_be_usable(node, asked) && self.counts_from(node) <= start
+    }
+
+    /// The same but for when it counts.
+    pub fn may_be_usable(&self, node: NodeIndex, asked: &BTreeSet<Guarantee>) -> bool {
+        let is_refused = self.agents.refused(node, asked).is_some();
+        !self.is_out(node) && !self.is_kept(node) && !is_refused
+    }
+
+    /// The first start for which a node counts: any, where its agent is there.
+    pub fn counts_from(&self, node: NodeIndex) -> WallTime {
+        self.absences.counts_from(self.agents.away_since(node))
     }
 
     /// Whether it may not be granted a node, since that is none of those that it may have, or drained.
@@ -458,8 +490,8 @@ impl Admission<'_> {
         is_set(&self.kept, node)
     }
 
-    fn can_enforce(&self, node: NodeIndex, asked: &BTreeSet<Guarantee>) -> bool {
-        self.is_there(node) && self.agents.refused(node, asked).is_none()
+    fn can_enforce(&self, node: NodeIndex, asked: &BTreeSet<Guarantee>, start: WallTime) -> bool {
+        self.counts_from(node) <= start && self.agents.refused(node, asked).is_none()
     }
 
     /// What nodes have to enforce for `resources`: what [`Cluster::assignments`] makes of them asks for.
@@ -474,16 +506,17 @@ impl Admission<'_> {
         asked.into_iter().flatten().collect()
     }
 
-    fn is_there(&self, node: NodeIndex) -> bool {
-        !self.soon || self.agents.is_connected(node)
-    }
-
-    /// Whether all of these nodes are usable.
-    pub fn check_usable(&self, names: &[Name], asked: &BTreeSet<Guarantee>) -> Result<(), Denied> {
+    /// Whether all of these nodes are usable for what starts then.
+    pub fn check_usable(
+        &self,
+        names: &[Name],
+        asked: &BTreeSet<Guarantee>,
+        start: WallTime,
+    ) -> Result<(), Denied> {
         let (mut away, mut kept, mut drained) = (Vec::new(), Vec::new(), Vec::new());
         let mut refused = BTreeMap::<_, Vec<_>>::new();
         for (name, node) in names.iter().zip(self.cluster.all_of(names)?) {
-            if !self.is_there(node) {
+            if self.counts_from(node) > start {
                 away.push(name.clone());
             }
             if self.is_kept(node) {

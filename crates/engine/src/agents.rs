@@ -44,13 +44,22 @@ pub(crate) struct Agents {
 
 #[derive(Debug, Clone)]
 struct Agent {
-    session: Option<Session>,
+    presence: Presence,
     /// What it could not enforce when it was heard of last; nothing is known to be so before.
     refused: BTreeSet<Guarantee>,
     heard: Moment,
     told: BTreeMap<Handle, Told>,
     /// The last order about each reservation, if it has no answer yet, of this session.
     pending: Vec<(u64, Handle)>,
+}
+
+/// Whether an agent is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    /// On this connection.
+    Connected(Session),
+    /// It is not, since then, by the steady clock.
+    Away(Nanos),
 }
 
 #[derive(Debug, Clone)]
@@ -72,13 +81,22 @@ impl Agents {
     pub fn new(count: usize, lease: Nanos, now: Moment) -> Self {
         let (told, pending) = (BTreeMap::new(), Vec::new());
         let refused = BTreeSet::new();
-        let agent = Agent { session: None, refused, heard: now, told, pending };
+        let presence = Presence::Away(now.steady);
+        let agent = Agent { presence, refused, heard: now, told, pending };
         Self { lease, agents: vec![agent; count], next_order: 1 }
     }
 
     /// Whether the agent is connected.
     pub fn is_connected(&self, node: NodeIndex) -> bool {
-        self.agent(node).session.is_some()
+        self.away_since(node).is_none()
+    }
+
+    /// Since when the agent is away, by the steady clock, as far as this broker has seen; nothing if it is connected.
+    pub fn away_since(&self, node: NodeIndex) -> Option<Nanos> {
+        match self.agent(node).presence {
+            Presence::Connected(_) => None,
+            Presence::Away(since) => Some(since),
+        }
     }
 
     /// It could not enforce these.
@@ -113,7 +131,7 @@ impl Agents {
     /// The agent spoke at `now`, on its present connection. Whether it has this session.
     pub fn heard(&mut self, node: NodeIndex, session: Session, now: Moment) -> bool {
         let agent = self.agent_mut(node);
-        let is_present = agent.session == Some(session);
+        let is_present = agent.presence == Presence::Connected(session);
         if is_present {
             agent.heard = now;
         }
@@ -135,7 +153,7 @@ impl Agents {
         now: Moment,
     ) -> (Vec<Sent>, Vec<Handle>) {
         let agent = self.agent_mut(node);
-        (agent.session, agent.heard) = (Some(session), now);
+        (agent.presence, agent.heard) = (Presence::Connected(session), now);
         agent.pending.clear();
         let holding: BTreeMap<_, _> = holding.into_iter().map(|a| (a.job.clone(), a)).collect();
         let (mut wanted, mut agreed) = (Vec::new(), Vec::new());
@@ -157,22 +175,24 @@ impl Agents {
         (sent, agreed)
     }
 
-    /// The connection ended. Whether it was the present one.
-    pub fn disconnected(&mut self, node: NodeIndex, session: Session) -> bool {
+    /// The connection ended at `now`, by the steady clock. Whether it was the present one.
+    pub fn disconnected(&mut self, node: NodeIndex, session: Session, now: Nanos) -> bool {
         let agent = self.agent_mut(node);
-        let is_present = agent.session == Some(session);
+        let is_present = agent.presence == Presence::Connected(session);
         if is_present {
-            agent.session = None;
+            agent.presence = Presence::Away(now);
         }
         is_present
     }
 
-    /// The lease is over: neither the connection counts any more, nor what was accepted on it. Which it was, if there
-    /// was one.
-    pub fn away(&mut self, node: NodeIndex) -> Option<Session> {
+    /// The lease is over at `now`, by the steady clock: neither the connection counts any more, nor what was accepted on
+    /// it. Which it was, if there was one.
+    pub fn away(&mut self, node: NodeIndex, now: Nanos) -> Option<Session> {
         let agent = self.agent_mut(node);
         agent.told.values_mut().for_each(|told| told.accepted = false);
-        agent.session.take()
+        let session = agent.session()?;
+        agent.presence = Presence::Away(now);
+        Some(session)
     }
 
     /// The agent shall enforce `assignment`; told at once if it is connected.
@@ -237,7 +257,7 @@ impl Agents {
     }
 
     fn send(&mut self, node: NodeIndex, act: Act) -> Option<Sent> {
-        let session = self.agent(node).session?;
+        let session = self.agent(node).session()?;
         let number = self.next_order;
         self.next_order += 1;
         Some(Sent { node, session, order: Order { number, act } })
@@ -253,6 +273,13 @@ impl Agents {
 }
 
 impl Agent {
+    fn session(&self) -> Option<Session> {
+        match self.presence {
+            Presence::Connected(session) => Some(session),
+            Presence::Away(_) => None,
+        }
+    }
+
     /// Nothing is told of the reservation any more.
     fn forget(&mut self, handle: Handle) -> Option<Told> {
         self.pending.retain(|(_, about)| *about != handle);

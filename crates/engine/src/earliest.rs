@@ -5,8 +5,8 @@
 //! alike when they have the CPU, the disk rates and the rates of their own links next, goes to the
 //! time at which enough nodes have them, and lets the allocator judge. Where links between switches
 //! are in the way, it goes on to the time at which the one that limits has room. What it finds is
-//! always admitted then; it may miss an earlier start where uplinks are scarce, and gives up after
-//! [`ROUNDS_MAX`].
+//! always admitted then, on nodes that are away too, for which offers have the rule of requests (`absences`); it may miss
+//! an earlier start where uplinks are scarce, and gives up after [`ROUNDS_MAX`].
 
 use crate::admission::{Admission, Need, cpu_and_disk};
 use crate::cluster::Resource;
@@ -29,9 +29,12 @@ impl Admission<'_> {
         let need = self.least_need(ask)?;
         match &need.resources.nodes {
             NodeChoice::Named(nodes) => {
-                // What is away, drained, refuses it, or is kept for others may be so at any start.
-                self.check_usable(nodes, &self.guarantees(&need.resources)).ok()?;
-                self.earliest_on(need.on(nodes.clone()), when)
+                let nodes_at = self.cluster.all_of(nodes).ok()?.into_iter();
+                let after =
+                    nodes_at.map(|node| self.counts_from(node)).fold(when.after, WallTime::max);
+                // What is drained, refuses it, or is kept for others may be so at any start.
+                self.check_usable(nodes, &self.guarantees(&need.resources), after).ok()?;
+                self.earliest_on(need.on(nodes.clone()), When { after, ..when })
             }
             NodeChoice::Any(count) => self.earliest_anywhere(&need, *count, when),
         }
@@ -103,7 +106,7 @@ impl Admission<'_> {
         self.earliest_on(need.on(self.names(&placed.nodes)), when)
     }
 
-    /// The earliest time at which `count` nodes have what each needs of its own.
+    /// The earliest time at which `count` nodes may have what each needs of its own: they have, if it is that of `when`.
     fn enough_nodes(
         &self,
         need: &Need,
@@ -120,11 +123,11 @@ impl Admission<'_> {
             .collect();
         starts.sort_unstable_by_key(|(start, _)| *start);
         let asked = self.guarantees(&need.resources);
-        let usable = |node: &NodeIndex| self.is_usable(*node, &asked);
-        let mut by_node = starts
-            .into_iter()
-            .flat_map(|(start, group)| group.nodes().filter(&usable).map(move |_| start));
-        by_node.nth((count as usize).checked_sub(1)?)
+        let nodes = starts.into_iter().flat_map(|(start, group)| {
+            let usable = group.nodes().filter(|node| self.may_be_usable(*node, &asked));
+            usable.map(move |node| (start, self.counts_from(node)))
+        });
+        nth_start(nodes, count)
     }
 
     /// What a node needs of its own CPU, disk and link, whichever rank it gets: at least so many flows
@@ -139,6 +142,25 @@ impl Admission<'_> {
         let taken = amounts.into_iter().filter(|(_, amount)| *amount > 0);
         taken.map(|(of, amount)| Demand::new(self.cluster.table(of), amount)).collect()
     }
+}
+
+/// When `count` of these nodes may be had, of each of which it is said when it has room, in that order, and from when on it
+/// counts. One that counts later than it has room may have none any more then: that is seen when it is looked at from there.
+fn nth_start(
+    nodes: impl IntoIterator<Item = (WallTime, WallTime)>,
+    count: u32,
+) -> Option<WallTime> {
+    let (mut starts, mut in_time) = (Vec::new(), 0);
+    for (has_room, counts) in nodes {
+        starts.push(has_room.max(counts));
+        in_time += u32::from(counts <= has_room);
+        // All others are later than that.
+        if in_time == count {
+            break;
+        }
+    }
+    let last = (count as usize).checked_sub(1).filter(|last| *last < starts.len())?;
+    Some(*starts.select_nth_unstable(last).1)
 }
 
 /// The least number of flows out of any rank, and into any.

@@ -80,7 +80,7 @@ impl Admission<'_> {
         let least = at(BitsPerSecond::new(1));
         let nodes = match &asked.nodes {
             NodeChoice::Named(names) => {
-                self.check_usable(names, &self.guarantees(asked)).ok()?;
+                self.check_usable(names, &self.guarantees(asked), span.from()).ok()?;
                 names.clone()
             }
             NodeChoice::Any(count) => {

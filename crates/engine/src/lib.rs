@@ -14,7 +14,8 @@
 //! is told its part; when all have accepted, the grant is recorded, and answered when the record
 //! is durable. An agent that refuses, or says nothing in time, gives everything back. What begins
 //! later than [`Policy::tell_ahead_nanos`] is granted by the slot tables
-//! alone; its agents are told when that time comes.
+//! alone; its agents are told when that time comes. A node that is away counts for it if it has not been away for too
+//! long (`absences`).
 //!
 //! ```
 //! use keeptime_engine::{Call, Caller, Cluster, Engine, Input, Moment, Output, Policy, Ticket};
@@ -62,6 +63,7 @@ pub mod engine;
 pub mod event;
 pub mod policy;
 
+mod absences;
 mod claims;
 mod earliest;
 mod less;

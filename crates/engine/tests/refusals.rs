@@ -213,17 +213,65 @@ fn no_start_is_told_from_which_what_is_malleable_would_be_late() {
     assert_eq!(earliest(&mut world, "c", by(1_399)), None);
 }
 
+/// All of both nodes of a world of two, at so many seconds.
+fn both(from: u64) -> Request {
+    request(named(&["n1", "n2"]), 100, 0, from, 60)
+}
+
+// Goal: what is offered on a node that is away is granted to who asks for it, at once and when people have read it.
 #[test]
-fn no_start_is_told_on_nodes_that_are_away() {
+fn a_start_on_a_node_that_is_away_is_told_that_is_granted_a_minute_later_still() {
     let mut world = World::star(2);
     world.disconnect(0);
-    let refusal = refused(world.reserve("a", request(named(&["n1", "n2"]), 10, 0, 0, 60)));
+    let refusal = refused(world.reserve("a", both(0)));
     assert_eq!(refusal.reason, Reason::NodesAway(vec!["n1".parse().unwrap()]));
-    assert_eq!(refusal.earliest_start_unix_nanos, None);
-    // In advance nobody has to be there yet.
-    assert!(world.reserve("b", request(named(&["n1", "n2"]), 100, 0, 3_600, 60)).is_ok());
-    let later = request(named(&["n1", "n2"]), 10, 0, 3_600, 60);
-    assert_eq!(earliest(&mut world, "c", later), Some(at(3_660)));
+    // Agents are told ten minutes ahead, and those that are away cannot be.
+    let told = earliest(&mut world, "b", both(0)).unwrap();
+    assert_eq!(told.saturating_since(at(660)), Nanos::new(1));
+    let any = request(NodeChoice::Any(2), 100, 0, 0, 60);
+    assert_eq!(earliest(&mut world, "c", any.clone()), Some(told));
+    world.pass(60);
+    let request = Request { from_unix_nanos: Some(told), ..both(0) };
+    assert!(world.reserve("d", request).is_ok());
+    // What others have there then is in the way, and nothing after it.
+    assert_eq!(earliest(&mut world, "e", both(0)), Some(told.saturating_add(Nanos::from_secs(60))));
+    world.connect(0);
+    assert!(world.reserve("f", Request { from_unix_nanos: None, ..any }).is_ok());
+}
+
+// Goal: the longer a node is away the further ahead it counts, for what is asked for as for what is offered.
+#[test]
+fn a_node_that_is_away_for_longer_counts_for_what_is_further_ahead() {
+    let mut world = World::star(2);
+    world.disconnect(0);
+    world.pass(3_600);
+    for (key, too_soon) in [("a", 3_600), ("b", 7_200), ("c", 5 * 3_600 - 1)] {
+        let refusal = refused(world.reserve(key, both(too_soon)));
+        assert_eq!(refusal.reason, Reason::NodesAway(vec!["n1".parse().unwrap()]));
+        assert_eq!(refusal.earliest_start_unix_nanos, Some(at(3_660 + 4 * 3_660)));
+    }
+    assert!(world.reserve("d", both(5 * 3_600)).is_ok());
+    // Whoever is back and goes once more has not been away for long.
+    world.connect(0);
+    world.disconnect(0);
+    assert!(world.reserve("e", both(3_600 + 601)).is_ok());
+}
+
+// Goal: who may have any nodes is given those that are there. Method: the one that is away has nothing else reserved.
+#[test]
+fn nodes_that_are_there_are_given_before_those_that_are_away() {
+    let mut world = World::star(2);
+    world.reserve("a", request(named(&["n2"]), 10, 0, 3_600, 60)).unwrap();
+    let has = |world: &mut World, key: &str, nodes| {
+        let asked = request(NodeChoice::Any(nodes), 10, 0, 7_200, 60);
+        let handle = world.reserve(key, asked).unwrap();
+        let grant = world.engine.book().reservations()[&handle].grant.clone();
+        grant.unwrap().nodes.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(has(&mut world, "b", 1), ["n1"]);
+    world.disconnect(0);
+    assert_eq!(has(&mut world, "c", 1), ["n2"]);
+    assert_eq!(has(&mut world, "d", 2), ["n1", "n2"]);
 }
 
 #[test]

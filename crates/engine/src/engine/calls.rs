@@ -297,7 +297,7 @@ impl Engine {
         }
         let found = self.without(&old, |engine| {
             let user = engine.counted_in(&owner, &request.ask);
-            engine.admission(user, from).extend(grant, extension, span(from, until))
+            engine.admission(user).extend(grant, extension, span(from, until))
         });
         let found = found.map_err(Declined::from);
         let decision = None;

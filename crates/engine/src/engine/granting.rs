@@ -250,7 +250,7 @@ impl Engine {
     /// Nothing that an agent was told or has accepted counts any more: what runs there, or should, is lost, and what is offered
     /// there comes to nothing.
     pub(super) fn away(&mut self, node: NodeIndex) {
-        if let Some(session) = self.agents.away(node) {
+        if let Some(session) = self.agents.away(node, self.steady) {
             self.step.outputs.push(Output::HangUp { node, session });
         }
         let told: Vec<_> = self.agents.told(node).map(|(handle, ..)| handle).collect();

@@ -34,7 +34,7 @@ impl Engine {
         span: Span,
     ) -> Vec<Piece> {
         let user = self.counted_in(owner, ask);
-        let pieces = self.admission(user, span.from()).pieces(grant, span.after(self.now));
+        let pieces = self.admission(user).pieces(grant, span.after(self.now));
         // What is asked was admitted, and what is recorded was checked when it was taken up.
         pieces.unwrap_or_default()
     }

@@ -336,7 +336,7 @@ impl Engine {
                 }
             }
             Input::Disconnected { node, session } => {
-                self.agents.disconnected(node, session);
+                self.agents.disconnected(node, session, self.steady);
             }
             Input::Away { node } => self.away(node),
             Input::Gone { ticket } => self.gone(ticket),

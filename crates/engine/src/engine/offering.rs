@@ -1,6 +1,7 @@
 //! From a request to an offer: planned on what is free, held in the slot tables, told to agents.
 
 use super::{Engine, Ticket, Timeout};
+use crate::absences::Absences;
 use crate::admission::{Admission, Denied, Outcome};
 use crate::book::Reservation;
 use crate::call::{Answer, CallError, Reason, Refusal};
@@ -19,6 +20,9 @@ use std::collections::BTreeSet;
 
 /// A start that lies back by no more than this is meant to be now: clocks differ, and so do people.
 const PAST_MAX: Nanos = Nanos::from_secs(60);
+
+/// Who asks so soon for the start that was offered is granted it, on nodes that are away still, too: people read first.
+const ACCEPTED_WITHIN: Nanos = Nanos::from_secs(60);
 
 /// Whose place a request takes.
 #[derive(Debug, Clone, Copy)]
@@ -138,8 +142,8 @@ impl Engine {
             return Err(Invalid::new("among", name, "nodes of the cluster").into());
         }
         self.calendar.settle();
-        let admission =
-            Admission { mechanism, kept, outside, drained, stays, ..self.admission(user, from) };
+        let mut admission =
+            Admission { mechanism, kept, outside, drained, stays, ..self.admission(user) };
         let Outcome { granted, decision } = admission.grant(&ask, span);
         // Its program runs on: what it was given beside stays, unless its nodes do not.
         let granted = granted.and_then(|grant| match old.and_then(|old| old.grant.as_ref()) {
@@ -166,11 +170,6 @@ impl Engine {
                 Err(Declined { denied: Denied::Refused(refusal), decision })
             }
             Err(Denied::Refused(mut refusal)) => {
-                // What has begun does not begin later.
-                let begins = old.is_none_or(|old| old.state != State::Active);
-                let when = begins.then(|| self.later(from, &request));
-                let start = when.and_then(|when| admission.earliest(&ask, when));
-                let start = start.map(|(start, _)| start);
                 // A program that runs on keeps what it was given beside, which is not counted here.
                 let is_extended = |old: &Reservation| {
                     old.grant.as_ref().is_some_and(|grant| !grant.extension.is_empty())
@@ -185,6 +184,12 @@ impl Engine {
                         offers.for_each(|offer| offer.resources.nodes = before.nodes.clone());
                     }
                 }
+                admission.absences = admission.absences.later_by(ACCEPTED_WITHIN);
+                // What has begun does not begin later.
+                let begins = old.is_none_or(|old| old.state != State::Active);
+                let when = begins.then(|| self.later(from, &request));
+                let start = when.and_then(|when| admission.earliest(&ask, when));
+                let start = start.map(|(start, _)| start);
                 // A change keeps more than what is counted here: what was given beside, or promised for later.
                 let is_had_from = |start: &WallTime| {
                     let request = Request { from_unix_nanos: Some(*start), ..request };
@@ -273,14 +278,14 @@ impl Engine {
         When::after(from, duration).until(in_time.map_or(latest, |start| start.min(latest)))
     }
 
-    /// Admission of requests that count in these tables of their user and start at `from`.
-    pub(super) fn admission(&self, user: Option<[ResourceId; 2]>, from: WallTime) -> Admission<'_> {
+    /// Admission of requests that count in these tables of their user.
+    pub(super) fn admission(&self, user: Option<[ResourceId; 2]>) -> Admission<'_> {
         Admission {
             cluster: &self.cluster,
             calendar: &self.calendar,
             book: &self.book,
             agents: &self.agents,
-            soon: from <= self.told_until(),
+            absences: self.absences(),
             user,
             shares: self.shares,
             mechanism: CpuMechanism::Auto,
@@ -289,6 +294,11 @@ impl Engine {
             drained: Vec::new(),
             stays: &[],
         }
+    }
+
+    /// Who is away now.
+    pub(super) fn absences(&self) -> Absences {
+        Absences::AsOf { now: self.moment(), told_ahead: self.policy.tell_ahead_nanos }
     }
 
     /// The nodes on which what runs stays when it is changed, in the order of its ranks: its program is where it is, and would be
@@ -406,7 +416,7 @@ impl Engine {
             Ok(()) => Ok(()),
             Err(keeptime_calendar::Refusal::Lacks(lacks)) => {
                 let user = self.counted_in(owner, &request.ask);
-                let reason = self.admission(user, proposal.from).all_lacking(&lacks);
+                let reason = self.admission(user).all_lacking(&lacks);
                 Err(Box::new(reason.into()))
             }
             Err(bug) => unreachable!("what was admitted is held: {bug}"),

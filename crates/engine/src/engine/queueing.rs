@@ -5,6 +5,7 @@ use super::draining::kept_by;
 use super::making_way::Waiting;
 use super::offering::{Place, Telling};
 use super::{Engine, Ticket, Timeout};
+use crate::absences::Absences;
 use crate::admission::{Admission, Denied};
 use crate::call::{Reason, Refusal};
 use crate::claims::Claim;
@@ -89,9 +90,9 @@ impl Engine {
         let free = |table| self.calendar.table(table).map_or(0, |table| table.least_free(span));
         let shares = tables.map_or(self.shares, |tables| tables.map(free));
         let drained = self.drained_for(None, request, (span.from(), None));
-        let soon = span.from() <= self.told_until();
+        let absences = self.absences();
         let idle = self.idle_admission(request, shares);
-        let idle = idle.map(|idle| Admission { drained, soon, ..idle });
+        let idle = idle.map(|idle| Admission { drained, absences, ..idle });
         idle.is_some_and(|idle| idle.grant(&request.ask, span).granted.is_ok())
     }
 
@@ -137,10 +138,10 @@ impl Engine {
         let empty = self.empty.as_ref()?;
         Some(Admission {
             calendar: &empty.calendar,
-            soon: false,
+            absences: Absences::None,
             mechanism: request.cpu_mechanism,
             outside: self.outside(&request.among),
-            ..self.admission(Some(empty.user), self.now)
+            ..self.admission(Some(empty.user))
         })
     }
 

@@ -88,7 +88,7 @@ impl Engine {
                 let mut lacking =
                     lacks.iter().filter_map(|lack| self.cluster.resource(lack.resource));
                 let node = lacking.find_map(|of| self.cluster.node_of(of));
-                let reason = self.admission(None, self.now).all_lacking(lacks);
+                let reason = self.admission(None).all_lacking(lacks);
                 (node, call::Refusal::from(reason).to_string())
             }
             other => (None, other.to_string()),
