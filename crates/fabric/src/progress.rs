@@ -160,7 +160,7 @@ impl Progress {
         work: &W,
         deadline: Option<Instant>,
         mut ready: impl FnMut() -> Option<T>,
-        mut enlist: impl FnMut(&Arc<Parker>),
+        enlist: impl FnMut(&Arc<Parker>),
     ) -> Option<T> {
         if let Some(done) = ready() {
             return Some(done);
@@ -169,6 +169,18 @@ impl Progress {
         if let Some(done) = self.spin(work, &mut view, deadline, &mut ready) {
             return done;
         }
+        self.wait_asleep(work, &mut view, deadline, ready, enlist)
+    }
+
+    #[cold]
+    fn wait_asleep<W: Work, T>(
+        &self,
+        work: &W,
+        view: &mut W::View,
+        deadline: Option<Instant>,
+        mut ready: impl FnMut() -> Option<T>,
+        mut enlist: impl FnMut(&Arc<Parker>),
+    ) -> Option<T> {
         let parker = Parker::current();
         let done = loop {
             parker.woken.store(false, SeqCst);
@@ -184,7 +196,7 @@ impl Progress {
             if let Some(done) = ready() {
                 break Some(done);
             }
-            work.poll(&mut view, false);
+            work.poll(view, false);
             if let Some(done) = ready() {
                 break Some(done);
             }
@@ -230,15 +242,15 @@ impl Progress {
         deadline: Option<Instant>,
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Option<Option<T>> {
-        let mut counted = None;
-        let until = match self.wait {
-            Wait::Spin => None,
-            Wait::Block => Some(None),
-            Wait::SpinFor(time) => Some(Some(after(time))),
+        let (ask_kernel, most) = match self.wait {
+            Wait::Spin => (true, FOREVER),
+            Wait::Block => (false, Duration::ZERO),
+            Wait::SpinFor(time) => (true, time),
         };
+        // Most waits are over before it is time to look at the clock.
+        let mut counted = None;
         let mut round = 0_u32;
         loop {
-            let ask_kernel = until != Some(None);
             while work.poll(view, ask_kernel) > 0 {
                 if let Some(done) = ready() {
                     return Some(Some(done));
@@ -251,13 +263,13 @@ impl Progress {
             {
                 return Some(Some(done));
             }
-            if until == Some(None) {
+            if !ask_kernel {
                 return None;
             }
             if counted.is_none()
                 && (round >= ROUNDS_UNCOUNTED || SPINNING.load(Relaxed) >= self.cores)
             {
-                counted = Some(Spinning::begin());
+                counted = Some((Spinning::begin(), after(most)));
             }
             if round.is_multiple_of(ROUNDS) || work.are_many(view) {
                 self.look_at_watched(work);
@@ -267,7 +279,7 @@ impl Progress {
                 if deadline.is_some_and(|deadline| now >= deadline) {
                     return Some(None);
                 }
-                if until.flatten().is_some_and(|until| now >= until) {
+                if counted.as_ref().is_some_and(|(_, until)| now >= *until) {
                     return None;
                 }
             }
