@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Slots of one ring: 512 KiB hold eight of the longest messages that are sent without asking.
 const SLOTS: u32 = 8192;
@@ -312,8 +312,16 @@ unsafe impl Memory for SharedRing {
         self.control(WRITER_ASLEEP)
     }
 
+    #[inline(always)]
     fn fence(&self) {
-        fence(Ordering::SeqCst);
+        // What `fence` is compiled to takes five times as long here as any locked instruction, which is as much.
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: it changes no byte: the word on top of the stack is written as it was.
+        unsafe {
+            std::arch::asm!("lock or dword ptr [rsp], 0", options(nostack));
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        std::sync::atomic::fence(Ordering::SeqCst);
     }
 
     fn prefetch(&self, slot: u32) {
