@@ -16,6 +16,8 @@ use thiserror::Error;
 
 /// Bytes of a frame's head.
 pub const HEAD: usize = 48;
+/// The same in words.
+pub const HEAD_WORDS: usize = HEAD / 8;
 /// Longest payload that is sent without asking. Longer ones are offered, and sent when a receiver
 /// has taken the offer, so that they are written into their last place.
 pub const EAGER_MOST: usize = 64 << 10;
@@ -288,26 +290,28 @@ impl Head {
     /// If they are none.
     #[inline(always)]
     pub fn decode(bytes: &[u8; HEAD]) -> Result<Self, Malformed> {
-        let length = u32_at(bytes, 0);
-        let kind = bytes[4];
-        if bytes[5..8] != [0; 3] {
-            let value = u64::from(u32_at(bytes, 4) >> 8);
-            return Err(Malformed::Field { kind, field: "reserved bytes", value });
-        }
-        let fields = Fields {
-            kind,
-            from: place_at(bytes, 8),
-            to: place_at(bytes, 16),
-            tag: u64_at(bytes, 24),
-            size: u64_at(bytes, 32),
-            token: u32_at(bytes, 40),
+        let (words, _) = bytes.as_chunks();
+        Self::of_words(std::array::from_fn(|at| u64::from_le_bytes(words[at])))
+    }
+
+    /// The head that these words are.
+    ///
+    /// # Errors
+    /// If they are none.
+    #[inline(always)]
+    pub fn of_words(words: [u64; HEAD_WORDS]) -> Result<Self, Malformed> {
+        let [first, from, to, tag, size, last] = words;
+        let ((length, kind), (token, seen)) = (halves(first), halves(last));
+        let frame = if (kind, token) == (MESSAGE.into(), 0) {
+            Frame::Message { from: place(from), to: place(to), tag: Tag(tag), credit: size }
+        } else {
+            Fields::read(words)?.frame()?
         };
-        let frame = fields.frame()?;
         let most = frame.payload_most();
         if length as usize > most {
-            return Err(Malformed::Length { kind, length, most });
+            return Err(Malformed::Length { kind: kind as u8, length, most });
         }
-        Ok(Self { frame, length, seen: u32_at(bytes, 44) })
+        Ok(Self { frame, length, seen })
     }
 }
 
@@ -421,6 +425,8 @@ impl Refusal {
     }
 }
 
+/// The kind that nearly all frames are of.
+const MESSAGE: u8 = 1;
 const NOWHERE: Place = Place { slot: 0, generation: 0 };
 
 /// The places in a head that kinds use or leave zero.
@@ -441,7 +447,7 @@ impl Fields {
         let none = Self { kind: 0, from: NOWHERE, to: NOWHERE, tag: 0, size: 0, token: 0 };
         match *frame {
             Frame::Message { from, to, tag, credit } => {
-                Self { kind: 1, from, to, tag: tag.0, size: credit, ..none }
+                Self { kind: MESSAGE, from, to, tag: tag.0, size: credit, ..none }
             }
             Frame::Offer { from, to, tag, size, token } => {
                 Self { kind: 2, from, to, tag: tag.0, size, token }
@@ -467,16 +473,22 @@ impl Fields {
         }
     }
 
-    #[inline(always)]
+    /// Those of a head that is no message's, apart from it: none should wait for what these need.
+    #[inline(never)]
+    fn read([first, from, to, tag, size, last]: [u64; HEAD_WORDS]) -> Result<Self, Malformed> {
+        let ((_, kind), (token, _)) = (halves(first), halves(last));
+        let (kind, value) = (kind as u8, u64::from(kind >> 8));
+        if value > 0 {
+            return Err(Malformed::Field { kind, field: "reserved bytes", value });
+        }
+        Ok(Self { kind, from: place(from), to: place(to), tag, size, token })
+    }
+
     fn frame(&self) -> Result<Frame, Malformed> {
         let Self { kind, from, to, tag, size, token } = *self;
         let tag = Tag(tag);
-        // Nearly all are, and none should wait for what the others need.
-        if (kind, token) == (1, 0) {
-            return Ok(Frame::Message { from, to, tag, credit: size });
-        }
         let frame = match kind {
-            1 => Frame::Message { from, to, tag, credit: size },
+            MESSAGE => Frame::Message { from, to, tag, credit: size },
             2 => Frame::Offer { from, to, tag, size, token },
             3 => Frame::Clear { token },
             4 => Frame::Piece { token },
@@ -506,8 +518,14 @@ impl Fields {
     }
 }
 
-fn place_at(bytes: &[u8], at: usize) -> Place {
-    Place { slot: u32_at(bytes, at), generation: u32_at(bytes, at + 4) }
+/// The low half of a word, and the high one.
+fn halves(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}
+
+fn place(word: u64) -> Place {
+    let (slot, generation) = halves(word);
+    Place { slot, generation }
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -534,7 +552,8 @@ mod tests {
     }
 
     fn frames() -> impl Strategy<Value = Frame> {
-        let parts = (places(), places(), any::<u64>().prop_map(Tag), any::<u64>(), any::<u32>());
+        let tokens = prop_oneof![Just(0), any::<u32>()];
+        let parts = (places(), places(), any::<u64>().prop_map(Tag), any::<u64>(), tokens);
         (0..15_u8, parts).prop_map(|(kind, (from, to, tag, size, token))| match kind {
             0 => Frame::Message { from, to, tag, credit: size },
             1 => Frame::Offer { from, to, tag, size, token },

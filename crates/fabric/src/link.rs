@@ -47,6 +47,10 @@ pub trait Home {
     fn message_most(&self) -> u64;
     /// Gives a message to its receiver, or says why it does not. An error if it is more than its link may send.
     fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Refusal>, Malformed>;
+    /// Whether the thread that delivers has what it waits for.
+    fn has_enough(&self) -> bool {
+        false
+    }
     /// The peer of `link`, which is just read, begins to send by it, as by its own link of this number: those by which
     /// it has sent before are over. An error if it has given up this one as well.
     fn begun(&self, link: &Arc<Link>, number: u32) -> Result<(), Malformed>;

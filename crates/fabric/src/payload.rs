@@ -14,15 +14,26 @@ pub enum Payload<'a> {
     Given(Buffer),
 }
 
-/// Bytes that a message has for itself: a vector, or memory of any other kind with its owner. Vectors are copied when
-/// it is cloned, other memory is not.
+/// Bytes that a message has for itself: few of them in itself, a vector, or memory of any other kind with its owner. All
+/// but other memory is copied when it is cloned.
 #[derive(Clone)]
 pub struct Buffer(Memory);
 
 #[derive(Clone)]
 enum Memory {
+    Short(Short),
     Vector(Vec<u8>),
     Owned(Arc<dyn AsRef<[u8]> + Send + Sync>),
+}
+
+/// So many bytes need no memory but the message's own. To ask for some takes longer than to move them a few times.
+pub(crate) const SHORT_MOST: usize = 64;
+
+/// The first `length` of its bytes count. It is moved as whole words.
+#[derive(Clone, Copy)]
+struct Short {
+    length: usize,
+    bytes: [u8; SHORT_MOST],
 }
 
 impl Payload<'_> {
@@ -52,6 +63,9 @@ impl Payload<'_> {
     /// The bytes as a buffer of their own: the given one, or a copy.
     pub fn into_buffer(self) -> Buffer {
         match self {
+            Self::Lent(bytes) if bytes.len() <= SHORT_MOST => {
+                Buffer::short(bytes.len(), |into| into[..bytes.len()].copy_from_slice(bytes))
+            }
             Self::Lent(bytes) => bytes.to_vec().into(),
             Self::Given(buffer) => buffer,
         }
@@ -70,11 +84,20 @@ impl Buffer {
         Self(Memory::Owned(Arc::new(owner)))
     }
 
+    /// The first `length` of what `fill` writes.
+    #[inline(always)]
+    pub(crate) fn short(length: usize, fill: impl FnOnce(&mut [u8; SHORT_MOST])) -> Self {
+        debug_assert!(length <= SHORT_MOST, "they are among those");
+        let mut short = Short { length, bytes: [0; SHORT_MOST] };
+        fill(&mut short.bytes);
+        Self(Memory::Short(short))
+    }
+
     /// The bytes as a vector: itself, if it is one, and else a copy.
     pub fn into_vec(self) -> Vec<u8> {
         match self.0 {
             Memory::Vector(bytes) => bytes,
-            Memory::Owned(owner) => (*owner).as_ref().to_vec(),
+            _ => self.to_vec(),
         }
     }
 }
@@ -84,6 +107,7 @@ impl Deref for Buffer {
 
     fn deref(&self) -> &[u8] {
         match &self.0 {
+            Memory::Short(Short { length, bytes }) => &bytes[..*length],
             Memory::Vector(bytes) => bytes,
             Memory::Owned(owner) => (**owner).as_ref(),
         }
@@ -188,11 +212,16 @@ mod tests {
 
     #[test]
     fn what_is_lent_is_copied_and_equal() {
-        let buffer = Buffer::from_owner([1_u8, 2, 3]);
-        let copy = Payload::from(&buffer).into_buffer();
-        assert_ne!(copy.as_ptr(), buffer.as_ptr());
-        assert_eq!(copy, buffer);
-        assert_ne!(copy, [1_u8, 2]);
+        for length in [0, 3, SHORT_MOST, SHORT_MOST + 1] {
+            let bytes: Vec<u8> = (1..).take(length).collect();
+            let buffer = Buffer::from_owner(bytes.clone());
+            let copy = Payload::from(&buffer).into_buffer();
+            assert!(length == 0 || copy.as_ptr() != buffer.as_ptr());
+            assert_eq!(copy, buffer);
+            assert_eq!(copy.len(), length);
+            assert_ne!(copy, [1_u8, 2]);
+            assert_eq!(copy.clone().into_vec(), bytes);
+        }
         assert_eq!(Buffer::default(), b"");
     }
 }

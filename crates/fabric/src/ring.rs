@@ -10,12 +10,15 @@
 //! Who finds nothing to do says so in a word (`asleep`), looks once more, and sleeps; who publishes
 //! looks at that word afterwards. With a full fence on both sides one of them sees the other.
 
-use crate::frame::{HEAD, Malformed, PIECE_MOST};
+use crate::frame::{HEAD, HEAD_WORDS, Malformed, PIECE_MOST};
+use crate::payload::SHORT_MOST;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
 /// Bytes of a slot: a cache line.
 pub const SLOT: usize = 64;
 
+/// Bytes of a payload that lie in the slot of its head.
+pub const FIRST: usize = SLOT - HEAD;
 /// Slots of a frame of 64 bytes behind its first, and the one whose word follows it.
 const FETCHED_AHEAD: u32 = 2;
 
@@ -55,21 +58,21 @@ pub unsafe trait Memory {
     /// # Safety
     /// Nobody else reads or writes there.
     unsafe fn write(&self, offset: usize, bytes: &[u8]);
-    /// Copies all of `head` but its first four bytes to where it belongs in the slot at `offset`.
+    /// Fills the slot at `offset`, but for its first four bytes, with `head` and what is behind it.
     ///
     /// # Safety
     /// As for `write`; a slot begins at `offset`.
-    unsafe fn write_head(&self, offset: usize, head: &[u8; HEAD]);
+    unsafe fn write_slot(&self, offset: usize, head: &[u8; HEAD], first: &[u8; FIRST]);
     /// Appends `length` bytes from `offset` on to `into`.
     ///
     /// # Safety
     /// Nobody writes there.
     unsafe fn read(&self, offset: usize, length: usize, into: &mut Vec<u8>);
-    /// Copies the bytes from `offset` on.
+    /// The bytes from `offset` on, which lie in one slot.
     ///
     /// # Safety
     /// As for `read`.
-    unsafe fn copy(&self, offset: usize, into: &mut [u8; HEAD]);
+    unsafe fn copy<const BYTES: usize>(&self, offset: usize) -> [u8; BYTES];
 }
 
 /// Whether a frame was written.
@@ -117,7 +120,14 @@ impl<M: Memory> Writer<M> {
         }
         let start = self.memory.word(self.slot(0));
         let offset = self.slot(0) as usize * SLOT;
-        let (first, rest) = payload.split_at(payload.len().min(SLOT - HEAD));
+        let (first, rest) = match payload.split_first_chunk() {
+            Some((first, rest)) => (*first, rest),
+            None => {
+                let mut first = [0; FIRST];
+                first[..payload.len()].copy_from_slice(payload);
+                (first, &[][..])
+            }
+        };
         // SAFETY: the reader gave these slots back, and reads none of them but their first word
         // before that is published below.
         unsafe { self.memory.write(offset + SLOT, rest) };
@@ -125,10 +135,7 @@ impl<M: Memory> Writer<M> {
         // The first slot last: the reader looks at it all the while, and would take its cache line
         // away while the others are written.
         // SAFETY: as above.
-        unsafe {
-            self.memory.write_head(offset, head);
-            self.memory.write(offset + HEAD, first);
-        }
+        unsafe { self.memory.write_slot(offset, head, &first) };
         start.store(payload.len() as u32 + 1, Release);
         self.written = self.written.wrapping_add(slots);
         self.memory.fence();
@@ -186,13 +193,14 @@ impl<M: Memory> Reader<M> {
         Self { memory, read: 0 }
     }
 
-    /// Copies the head of the next frame to `head`. Returns whether there is one.
+    /// The length of the payload of the next frame, if there is one.
     ///
     /// # Errors
     /// If what is there cannot be a frame.
-    pub fn head(&self, head: &mut [u8; HEAD]) -> Result<bool, Malformed> {
+    #[inline(always)]
+    pub fn next(&self) -> Result<Option<u32>, Malformed> {
         let word = self.memory.word(self.slot()).load(Acquire);
-        let Some(length) = word.checked_sub(1) else { return Ok(false) };
+        let Some(length) = word.checked_sub(1) else { return Ok(None) };
         if length as usize > PIECE_MOST || slots_for(length as usize) >= self.memory.slots() {
             return Err(Malformed::Length { kind: 0, length, most: PIECE_MOST });
         }
@@ -203,19 +211,48 @@ impl<M: Memory> Reader<M> {
         // The writer has just set its word to zero, and whoever reads all that is there looks at it before the frame is of use to
         // anybody: one eighth of a round trip, if nobody fetches it until then.
         ahead(slots_for(length as usize));
-        // SAFETY: the frame is published, and the writer does not touch it until it is given back.
-        unsafe { self.memory.copy(self.slot() as usize * SLOT, head) };
-        // The length that was checked is the one that counts, whatever the other process writes.
-        head[0..4].copy_from_slice(&length.to_le_bytes());
-        Ok(true)
+        Ok(Some(length))
     }
 
-    /// Appends the payload of the next frame, `length` bytes as its head says, to `into` and gives
-    /// the slots back. Returns whether the writer sleeps and is to be woken.
-    pub fn take(&mut self, length: u32, into: &mut Vec<u8>) -> bool {
+    /// The words of the head of the next frame. Its `length` is the one that was checked, whatever the other process writes.
+    #[inline(always)]
+    pub fn head(&self, length: u32) -> [u64; HEAD_WORDS] {
+        let at = self.slot() as usize * SLOT;
+        // Word by word, as they are used: what is written in parts and read as a whole, the processor waits for.
+        // SAFETY: the frame is published, and the writer does not touch it until it is given back.
+        let word = |number| u64::from_le_bytes(unsafe { self.memory.copy(at + 8 * number) });
+        // SAFETY: as above.
+        let half = u32::from_le_bytes(unsafe { self.memory.copy(at + 4) });
+        let first = u64::from(length) | u64::from(half) << 32;
+        std::array::from_fn(|number| if number == 0 { first } else { word(number) })
+    }
+
+    /// Appends the payload of the next frame, `length` bytes as its head says, to `into`.
+    pub fn read(&self, length: u32, into: &mut Vec<u8>) {
         let offset = self.slot() as usize * SLOT + HEAD;
         // SAFETY: as in `head`.
         unsafe { self.memory.read(offset, length as usize, into) };
+    }
+
+    /// Copies a payload of at most [`SHORT_MOST`] bytes to the beginning of `into`, and behind it whatever else lies in the
+    /// slots of its frame.
+    #[inline(always)]
+    pub fn read_short(&self, length: u32, into: &mut [u8; SHORT_MOST]) {
+        let (first, rest) = into.split_at_mut(FIRST);
+        let at = |slot: u32| (slot & (self.memory.slots() - 1)) as usize * SLOT;
+        // SAFETY: as in `head`, since all of each of its slots belongs to the frame.
+        unsafe {
+            first.copy_from_slice(&self.memory.copy::<FIRST>(at(self.read) + HEAD));
+            if length as usize > FIRST {
+                let next = at(self.read.wrapping_add(1));
+                rest.copy_from_slice(&self.memory.copy::<{ SHORT_MOST - FIRST }>(next));
+            }
+        }
+    }
+
+    /// Gives back the slots of the next frame, with so much payload. Returns whether the writer sleeps and is to be woken.
+    #[inline(always)]
+    pub fn give_back(&mut self, length: u32) -> bool {
         let before = self.read;
         self.read = self.read.wrapping_add(slots_for(length as usize));
         self.memory.given_back().store(self.read, Release);
@@ -251,7 +288,7 @@ impl<M: Memory> Reader<M> {
     }
 }
 
-/// Whether [`Reader::head`] may find a frame, for threads of the reader's side that do not have it: two
+/// Whether [`Reader::next`] may find a frame, for threads of the reader's side that do not have it: two
 /// reads of words that stay in this core's cache until there is one.
 pub fn may_have_frame(memory: &impl Memory) -> bool {
     let next = memory.given_back().load(Relaxed) & (memory.slots() - 1);
@@ -367,9 +404,12 @@ mod tests {
                 }
             }
         }
-        unsafe fn write_head(&self, offset: usize, head: &[u8; HEAD]) {
-            // SAFETY: as the caller says.
-            unsafe { self.write(offset + 4, &head[4..]) };
+        unsafe fn write_slot(&self, offset: usize, head: &[u8; HEAD], first: &[u8; FIRST]) {
+            // SAFETY: loom says so if it is not.
+            self.rests[offset / SLOT % self.words.len()].with_mut(|rest| unsafe {
+                (&mut (*rest))[..HEAD - 4].copy_from_slice(&head[4..]);
+                (&mut (*rest))[HEAD - 4..].copy_from_slice(first);
+            });
         }
         unsafe fn read(&self, offset: usize, length: usize, into: &mut Vec<u8>) {
             let last = length.saturating_sub(1);
@@ -381,9 +421,15 @@ mod tests {
                 }
             }));
         }
-        unsafe fn copy(&self, offset: usize, into: &mut [u8; HEAD]) {
-            let last = into.len() - 1;
-            into[last] = self.byte(offset + last);
+        unsafe fn copy<const BYTES: usize>(&self, offset: usize) -> [u8; BYTES] {
+            let (slot, at) = (offset / SLOT % self.words.len(), offset % SLOT);
+            let word = (at < 4).then(|| self.words[slot].load(Relaxed).to_le_bytes());
+            // SAFETY: loom says so if it is not.
+            let rest = self.rests[slot].with(|rest| unsafe { *rest });
+            std::array::from_fn(|i| match word {
+                Some(word) if at + i < 4 => word[at + i],
+                _ => rest[at + i - 4],
+            })
         }
     }
 
@@ -417,19 +463,23 @@ mod tests {
             });
             let mut reader = Reader::new(shared.clone());
             for (number, length) in lengths.iter().enumerate() {
-                let mut head = [0; HEAD];
-                while !reader.head(&mut head).unwrap() {
+                while reader.next().unwrap() != Some(*length as u32) {
                     if reader.falls_asleep() {
                         shared.bells[0].wait();
                     }
                 }
-                assert_eq!(
-                    u32::from_le_bytes([head[0], head[1], head[2], head[3]]),
-                    *length as u32
-                );
-                assert_eq!(head[HEAD - 1], number as u8);
-                let mut payload = Vec::new();
-                if reader.take(*length as u32, &mut payload) {
+                let head = reader.head(*length as u32);
+                assert_eq!(head[0] as u32, *length as u32);
+                assert_eq!(head[HEAD_WORDS - 1] >> 56, number as u64);
+                let (mut short, mut long) = ([0; SHORT_MOST], Vec::new());
+                let payload = if *length <= SHORT_MOST {
+                    reader.read_short(*length as u32, &mut short);
+                    &short[..*length]
+                } else {
+                    reader.read(*length as u32, &mut long);
+                    &long
+                };
+                if reader.give_back(*length as u32) {
                     shared.bells[1].notify();
                 }
                 assert_eq!(payload.last(), Some(&(number as u8 + 1)));
@@ -445,7 +495,7 @@ mod tests {
 
     #[test]
     fn frames_that_wrap_around_pass() {
-        passes(4, &[8, 70, 70]);
+        passes(4, &[8, 70, 60]);
     }
 
     /// There is room before the reader has told so. A thread that finds it leaves those asleep who are to be told.
@@ -461,10 +511,9 @@ mod tests {
                 assert_eq!(writer.push(&head(number), &[0; 8]), Push::Done { wake: false });
             }
             assert!(writer.falls_asleep() && is_said());
-            let mut payload = Vec::new();
-            assert!(!reader.take(8, &mut payload), "less than an eighth was read");
+            assert!(!reader.give_back(8), "less than an eighth was read");
             assert!(!writer.falls_asleep() && is_said());
-            assert!(reader.take(8, &mut payload));
+            assert!(reader.give_back(8));
         });
     }
 
@@ -474,7 +523,7 @@ mod tests {
             let shared = ring(4);
             let reader = Reader::new(shared.clone());
             shared.words[0].store(u32::MAX, Relaxed);
-            assert!(reader.head(&mut [0; HEAD]).is_err());
+            assert!(reader.next().is_err());
         });
     }
 }

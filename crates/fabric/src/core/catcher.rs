@@ -97,6 +97,10 @@ impl Home for Catcher<'_> {
         Ok(None)
     }
 
+    fn has_enough(&self) -> bool {
+        self.caught.borrow().is_some()
+    }
+
     fn begun(&self, link: &Arc<Link>, number: u32) -> Result<(), Malformed> {
         self.core.begun(link, number)
     }

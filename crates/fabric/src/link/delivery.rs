@@ -8,6 +8,7 @@ use crate::frame::{Frame, Head, Malformed, Refusal};
 use crate::id::{Place, ResourceId};
 use crate::inbox::{Arrived, Body, Offered};
 use crate::matching::Tag;
+use crate::payload::Buffer;
 use crate::progress::lock;
 use crate::transport::Sink;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ impl<H: Home> Sink for Delivery<'_, H> {
         self.link.assemblies.buffer(token, length)
     }
 
-    fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
+    fn frame(&mut self, head: &Head, payload: Buffer) -> Result<(), Malformed> {
         self.link.confirmed.store(head.seen, Relaxed);
         if head.frame.is_counted() {
             self.link.in_a_row.store(0, Relaxed);
@@ -35,14 +36,14 @@ impl<H: Home> Sink for Delivery<'_, H> {
                 if credit > 0 {
                     self.credited(from, credit)?;
                 }
-                let charge = charge(buffer.len());
-                self.arrived(from, to, tag, Body::Whole(buffer.into()), charge, 0)?;
+                let charge = charge(payload.len());
+                self.arrived(from, to, tag, Body::Whole(payload), charge, 0)?;
             }
             Frame::Offer { from, to, tag, size, token } => {
                 self.offered(from, to, tag, size, token)?;
             }
             Frame::Clear { token } => self.cleared(token)?,
-            Frame::Piece { token } => self.piece(token, buffer)?,
+            Frame::Piece { token } => self.piece(token, payload.into_vec())?,
             Frame::Done { token } => {
                 lock(&self.link.out).offers.remove(token);
             }
@@ -58,6 +59,10 @@ impl<H: Home> Sink for Delivery<'_, H> {
             | Frame::Answered { .. } => return Err(Malformed::Unknown("a rail")),
         }
         Ok(())
+    }
+
+    fn has_enough(&self) -> bool {
+        self.home.has_enough()
     }
 }
 

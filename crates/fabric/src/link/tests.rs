@@ -99,7 +99,7 @@ impl Receiver for WireReceiver {
             let head = Head::decode(&head)?;
             let mut buffer = transport::buffer(sink, &head)?;
             buffer.extend_from_slice(&payload);
-            sink.frame(&head, buffer)?;
+            sink.frame(&head, buffer.into())?;
             if !matches!(head.frame, Frame::Begun { .. }) {
                 return Ok(1);
             }
@@ -725,7 +725,7 @@ fn an_offer_that_is_taken_again_is_sent_once() {
     let token = lock(&link.out).offers.last_token();
     let head = Head { frame: Frame::Clear { token }, length: 0, seen: 0 };
     for _ in 0..3 {
-        Delivery { link, home: side }.frame(&head, Vec::new()).unwrap();
+        Delivery { link, home: side }.frame(&head, Buffer::default()).unwrap();
     }
     assert_eq!(lock(&link.out).offers.waiting(), [1]);
 }
@@ -741,7 +741,7 @@ fn what_the_other_end_says_to_have_takes_no_room() {
     assert_eq!(lock(&link.out).offers.held(), (1, 100_000));
     let token = lock(&link.out).offers.last_token();
     let head = Head { frame: Frame::Done { token }, length: 0, seen: 0 };
-    Delivery { link, home: side }.frame(&head, Vec::new()).unwrap();
+    Delivery { link, home: side }.frame(&head, Buffer::default()).unwrap();
     assert_eq!(lock(&link.out).offers.held(), (0, 0));
 }
 
@@ -871,7 +871,7 @@ fn who_rejects_what_it_was_never_sent_is_found_out() {
     let rejects = |from: Place, token: u32, bytes: u32| {
         let (tag, reason) = (Tag(1), Refusal::Gone);
         let frame = Frame::Rejected { from, to, tag, token, bytes, reason };
-        Delivery { link, home: side }.frame(&Head { frame, length: 0, seen: 0 }, Vec::new())
+        Delivery { link, home: side }.frame(&Head { frame, length: 0, seen: 0 }, Buffer::default())
     };
     let never = Err(Malformed::Unknown("a message"));
     let mut message = Payload::from(vec![0_u8; 1000]);

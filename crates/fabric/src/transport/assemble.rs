@@ -35,7 +35,7 @@ impl Assembler {
                 bytes = rest;
             }
             if let Some(begun) = self.begun.take_if(|begun| begun.missing == 0) {
-                sink.frame(&begun.head, begun.buffer)?;
+                sink.frame(&begun.head, begun.buffer.into())?;
                 frames += 1;
             }
             if self.begun.is_some() {
@@ -50,7 +50,7 @@ impl Assembler {
             };
             // Most are whole.
             buffer.extend_from_slice(payload);
-            sink.frame(&head, buffer)?;
+            sink.frame(&head, buffer.into())?;
             frames += 1;
             bytes = rest;
         }

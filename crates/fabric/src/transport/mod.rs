@@ -168,8 +168,13 @@ pub trait Sink {
     /// That of the long message `token`, to whose end the next `length` bytes of it are to be appended.
     fn buffer_of_piece(&mut self, token: u32, length: usize) -> Result<Vec<u8>, Malformed>;
 
-    /// A frame has arrived; `buffer` is that of [`buffer`], with the payload.
-    fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed>;
+    /// A frame has arrived; `payload` is the vector of [`buffer`], or a buffer of its own if it is no piece.
+    fn frame(&mut self, head: &Head, payload: Buffer) -> Result<(), Malformed>;
+
+    /// Whether nobody waits for what comes next: it may be left where it is until somebody does.
+    fn has_enough(&self) -> bool {
+        false
+    }
 }
 
 /// To whose end the payload of `head` is to be appended.

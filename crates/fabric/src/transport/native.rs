@@ -420,7 +420,7 @@ impl Receiver for NativeReceiver {
                 buffer.extend_from_slice(payload.unwrap_or_default());
                 state.end.give_back()?;
             }
-            sink.frame(&head, buffer)?;
+            sink.frame(&head, buffer.into())?;
             frames += 1;
             total += head.length as usize;
         }

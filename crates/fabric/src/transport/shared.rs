@@ -3,9 +3,10 @@
 //! side to be woken by. The socket stays open only to tell when the other process has ended.
 
 use super::{Broken, Ends, Glance, Receiver, Sender, Sent, Sink, buffer, ring_bell};
-use crate::frame::{EAGER_MOST, HEAD, Head};
+use crate::frame::{EAGER_MOST, Frame, HEAD, Head};
 use crate::mapping::{Access, Mapping};
-use crate::ring::{Memory, Push, Reader, SLOT, Word, Writer, may_have_frame};
+use crate::payload::{Buffer, SHORT_MOST};
+use crate::ring::{FIRST, Memory, Push, Reader, SLOT, Word, Writer, may_have_frame};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -203,22 +204,41 @@ impl Sender for SharedSender {
     }
 }
 
+impl SharedReceiver {
+    /// Gives a frame to `sink`, and back to the writer.
+    #[inline(always)]
+    fn give(&mut self, sink: &mut dyn Sink, head: &Head, payload: Buffer) -> Result<(), Broken> {
+        if self.ring.give_back(head.length) {
+            ring_bell(&self.other_bell)?;
+        }
+        Ok(sink.frame(head, payload)?)
+    }
+}
+
 impl Receiver for SharedReceiver {
     fn poll(&mut self, sink: &mut dyn Sink) -> Result<usize, Broken> {
-        let (mut frames, mut total, mut bytes) = (0, 0, [0; HEAD]);
+        let (mut frames, mut total) = (0, 0);
         while frames < FRAMES_MOST && total < BYTES_MOST {
-            if !self.ring.head(&mut bytes)? {
+            let Some(length) = self.ring.next()? else {
                 let ended = frames == 0 && self.closed.load(Ordering::Relaxed);
                 return if ended { Err(Broken::Closed) } else { Ok(frames) };
+            };
+            let head = Head::of_words(self.ring.head(length))?;
+            let is_piece = matches!(head.frame, Frame::Piece { .. });
+            if length as usize <= SHORT_MOST && !is_piece {
+                let read = |bytes: &mut _| self.ring.read_short(length, bytes);
+                let payload = Buffer::short(length as usize, read);
+                self.give(sink, &head, payload)?;
+            } else {
+                let mut buffer = buffer(sink, &head)?;
+                self.ring.read(length, &mut buffer);
+                self.give(sink, &head, buffer.into())?;
             }
-            let head = Head::decode(&bytes)?;
-            let mut buffer = buffer(sink, &head)?;
-            if self.ring.take(head.length, &mut buffer) {
-                ring_bell(&self.other_bell)?;
-            }
-            sink.frame(&head, buffer)?;
             frames += 1;
-            total += head.length as usize;
+            total += length as usize;
+            if sink.has_enough() {
+                break;
+            }
         }
         Ok(frames)
     }
@@ -350,7 +370,7 @@ unsafe impl Memory for SharedRing {
     }
 
     #[inline(always)]
-    unsafe fn write_head(&self, offset: usize, head: &[u8; HEAD]) {
+    unsafe fn write_slot(&self, offset: usize, head: &[u8; HEAD], first: &[u8; FIRST]) {
         let (place, _) = self.place(offset);
         debug_assert!(offset.is_multiple_of(SLOT), "a head lies at the beginning of a slot");
         // Word by word, as it was just written: read as a whole, it would have to be in the cache before.
@@ -363,6 +383,7 @@ unsafe impl Memory for SharedRing {
                 let word = u64::from_ne_bytes(*word);
                 AtomicU64::from_ptr(place.add(8 * at).cast()).store(word, Ordering::Relaxed);
             }
+            place.add(HEAD).cast::<[u8; FIRST]>().write(*first);
         }
     }
 
@@ -385,11 +406,12 @@ unsafe impl Memory for SharedRing {
         }
     }
 
-    unsafe fn copy(&self, offset: usize, into: &mut [u8; HEAD]) {
+    #[inline(always)]
+    unsafe fn copy<const BYTES: usize>(&self, offset: usize) -> [u8; BYTES] {
         let (place, until_wrap) = self.place(offset);
-        assert!(into.len() <= until_wrap, "a head lies in one slot");
-        // SAFETY: inside the ring; the caller says that nobody writes there.
-        unsafe { ptr::copy_nonoverlapping(place, into.as_mut_ptr(), into.len()) };
+        assert!(BYTES <= until_wrap, "they lie in one slot");
+        // SAFETY: inside the ring, of bytes; the caller says that nobody writes there.
+        unsafe { place.cast::<[u8; BYTES]>().read() }
     }
 }
 
@@ -410,7 +432,7 @@ impl Word for AtomicU32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Frame, Malformed};
+    use crate::frame::Malformed;
     use crate::id::Place;
     use crate::matching::Tag;
     use proptest::prelude::*;
@@ -425,8 +447,8 @@ mod tests {
         fn buffer_of_piece(&mut self, _: u32, length: usize) -> Result<Vec<u8>, Malformed> {
             Ok(Vec::with_capacity(length))
         }
-        fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
-            self.0.push_back((*head, buffer));
+        fn frame(&mut self, head: &Head, payload: Buffer) -> Result<(), Malformed> {
+            self.0.push_back((*head, payload.into_vec()));
             Ok(())
         }
     }
@@ -481,6 +503,33 @@ mod tests {
                 prop_assert!(collected.0.pop_front() == expected.pop_front());
             }
         }
+    }
+
+    /// Whoever has what it waits for leaves the rest, and whoever wants it finds it.
+    #[test]
+    fn what_comes_next_stays_until_somebody_wants_it() {
+        struct One(Collected);
+        impl Sink for One {
+            fn buffer_of_piece(&mut self, _: u32, _: usize) -> Result<Vec<u8>, Malformed> {
+                unreachable!("no pieces are sent")
+            }
+            fn frame(&mut self, head: &Head, payload: Buffer) -> Result<(), Malformed> {
+                self.0.frame(head, payload)
+            }
+            fn has_enough(&self) -> bool {
+                !self.0.0.is_empty()
+            }
+        }
+        let (mut one, mut other) = pair();
+        for number in 0..3 {
+            let (head, payload) = message(number, 100);
+            one.sender.send(&head.encode(), &payload).unwrap();
+        }
+        let (mut first, mut rest) = (One(Collected::default()), Collected::default());
+        assert_eq!(other.receiver.poll(&mut first), Ok(1));
+        assert_eq!(other.receiver.poll(&mut rest), Ok(2));
+        let all = first.0.0.into_iter().chain(rest.0);
+        assert!(all.eq((0..3).map(|number| message(number, 100))));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::Sink;
 use crate::frame::{Frame, Head, Malformed};
 use crate::id::Place;
 use crate::matching::Tag;
+use crate::payload::Buffer;
 use std::net::{TcpListener, TcpStream};
 
 /// Frames that have arrived.
@@ -14,8 +15,8 @@ impl Sink for Collected {
     fn buffer_of_piece(&mut self, _: u32, length: usize) -> Result<Vec<u8>, Malformed> {
         Ok(Vec::with_capacity(length))
     }
-    fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
-        self.0.push((*head, buffer));
+    fn frame(&mut self, head: &Head, payload: Buffer) -> Result<(), Malformed> {
+        self.0.push((*head, payload.into_vec()));
         Ok(())
     }
 }

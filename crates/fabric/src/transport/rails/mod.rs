@@ -455,18 +455,18 @@ impl Sink for Arriving<'_> {
         Err(Malformed::Unknown("a stream without rails"))
     }
 
-    fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
+    fn frame(&mut self, head: &Head, payload: Buffer) -> Result<(), Malformed> {
         let now = self.shared.now();
         self.shared.is_heard.store(true, Release);
         match head.frame {
             Frame::Carried { number, delivered, arrived } => {
                 // There is no bound on how many without a head could come before their turn.
-                if buffer.len() < HEAD {
+                if payload.len() < HEAD {
                     return Err(Malformed::Unknown("a frame of rails"));
                 }
                 self.heard(Word { delivered, arrived }, now)?;
-                self.is_told |= lock(&self.shared.out).bundle.arrived(self.id, buffer.len());
-                self.gather.arrived(number, buffer)?;
+                self.is_told |= lock(&self.shared.out).bundle.arrived(self.id, payload.len());
+                self.gather.arrived(number, payload.into_vec())?;
                 self.deliver()
             }
             Frame::Noted { delivered, arrived } => self.heard(Word { delivered, arrived }, now),
@@ -510,7 +510,7 @@ impl Arriving<'_> {
             }
             let mut buffer = super::buffer(self.sink, &head)?;
             buffer.extend_from_slice(payload);
-            self.sink.frame(&head, buffer)?;
+            self.sink.frame(&head, buffer.into())?;
             lock(&self.shared.out).delivered = self.gather.delivered();
         }
         Ok(())

@@ -247,7 +247,7 @@ impl Receiver for NarrowReceiver {
     fn poll(&mut self, sink: &mut dyn Sink) -> Result<usize, Broken> {
         let Some((frame, payload)) = lock(&self.0.heard).pop_front() else { return Ok(0) };
         let head = Head { frame, length: payload.len() as u32, seen: 0 };
-        sink.frame(&head, payload)?;
+        sink.frame(&head, payload.into())?;
         Ok(1)
     }
 
