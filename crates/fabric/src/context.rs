@@ -274,11 +274,7 @@ impl Resource {
     }
 
     fn recv_with(&self, wanted: Match, patience: Patience) -> Result<Message, RecvError> {
-        match self.shared.core.receive(self.place, wanted, patience) {
-            None => Err(RecvError::TimedOut),
-            Some(Err(undelivered)) => Err(undelivered.into()),
-            Some(Ok((from, tag, data))) => Ok(Message { from, tag, data }),
-        }
+        self.shared.core.receive(self.place, wanted, patience)
     }
 }
 

@@ -26,15 +26,13 @@ use crate::error::OpenError;
 use crate::flow::Unsent;
 use crate::flusher::Flusher;
 use crate::frame::{Malformed, Refusal};
-use crate::id::{ContextId, Place, ResourceId};
+use crate::id::{ContextId, Place};
 use crate::inbox::{Arrived, Inboxes, Undelivered};
 use crate::keeper::Keeper;
 use crate::link::{Home, Link};
 use crate::links::Links;
 use crate::listen::{Listeners, spoken};
-use crate::matching::Tag;
 use crate::networks::{Network, discover};
-use crate::payload::Buffer;
 use crate::progress::{Parker, Progress, lock};
 use crate::random;
 use crate::streams::Streams;
@@ -65,9 +63,6 @@ pub struct Core {
     /// To each other context one connection is made at a time; messages do not come this way.
     calls: Calls,
 }
-
-/// Who sent it, its tag, and what it says.
-pub type Received = (ResourceId, Tag, Buffer);
 
 /// How long a call may take.
 #[derive(Debug, Clone, Copy)]

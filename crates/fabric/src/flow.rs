@@ -228,10 +228,16 @@ impl Owed {
     /// A message from `link` that was charged with `charge` was taken. Returns what to give back
     /// now.
     pub fn taken(&mut self, link: u32, charge: u32) -> Option<u64> {
+        let owed = self.handed(link, charge);
+        (*owed >= CREDIT_ALONE).then(|| std::mem::take(owed))
+    }
+
+    /// The same where nothing is given back now. Returns what is owed.
+    pub fn handed(&mut self, link: u32, charge: u32) -> &mut u64 {
         let owed = self.by_link.of(link);
         *owed += u64::from(charge);
         self.is_due |= *owed >= CREDIT_WITH_MESSAGE;
-        (*owed >= CREDIT_ALONE).then(|| std::mem::take(owed))
+        owed
     }
 
     /// Whether a message of this receiver's should ask what it can give back.
@@ -256,6 +262,12 @@ impl Owed {
     /// The receiver goes: everything is given back.
     pub fn all(&mut self) -> impl Iterator<Item = (u32, u64)> {
         std::mem::take(&mut self.by_link.all).into_iter().filter(|(_, bytes)| *bytes > 0)
+    }
+
+    /// What is owed to each link.
+    #[cfg(test)]
+    pub fn to_each(&self) -> Vec<(u32, u64)> {
+        self.by_link.all.iter().map(|(link, bytes)| (*link, *bytes)).collect()
     }
 
     /// `link` is no more.

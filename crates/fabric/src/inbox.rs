@@ -8,8 +8,8 @@ use crate::matching::{Envelope, Match, Queue, Tag};
 use crate::payload::Buffer;
 use crate::progress::{Parker, lock};
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use thiserror::Error;
 
@@ -19,6 +19,9 @@ pub const RESOURCES_MOST: u32 = 1 << 20;
 /// Windows bound what is on the way, so this is only reached by a program that sends to many that are gone and
 /// never receives.
 const NOTICES_MOST: usize = 1 << 18;
+/// What one link has handed over without the lock is added to what is owed to it at so much: a small part of what is given
+/// back at once, and many short messages.
+const HANDED_MOST: u32 = 8 << 10;
 const CHUNK: u32 = 256;
 /// Stands for a link that is no more: no link has this number.
 const NO_LINK: u32 = u32::MAX;
@@ -111,6 +114,15 @@ struct Slot {
     is_filled: AtomicBool,
     /// Whether a message from here should give something back, the same.
     owes: AtomicBool,
+    /// What was handed over without the lock since it was last held: the link, and what that was charged.
+    handed: AtomicU64,
+}
+
+/// One inbox, found once for all that a call does there.
+#[derive(Debug, Clone, Copy)]
+pub struct Spot<'a> {
+    slot: &'a Slot,
+    generation: u32,
 }
 
 /// Inboxes that are made together, when the first of them is needed.
@@ -383,22 +395,17 @@ impl Inboxes {
         Some(left)
     }
 
-    /// Whether there may be something to take at `place`: one read of a word that stays in this core's cache until
-    /// something arrives. What was delivered before the caller last held the inbox is not missed.
-    pub fn may_have(&self, place: Place) -> bool {
-        self.slot(place).is_some_and(|slot| slot.is_filled.load(Relaxed))
-    }
-
-    /// What a message from `place` by `link` gives back: mostly nothing, which takes one read of a word.
-    pub fn credit_with_message(&self, place: Place, link: u32) -> u32 {
-        let owes = self.slot(place).is_some_and(|slot| slot.owes.load(Relaxed));
-        let credit = owes.then(|| self.with(place, |inbox| inbox.owed.with_message(link)));
-        credit.flatten().unwrap_or(0)
+    /// Where the inbox at `place` is, if one was ever there.
+    #[inline]
+    pub fn at(&self, place: Place) -> Option<Spot<'_>> {
+        let chunk = self.chunks.get((place.slot / CHUNK) as usize)?.get()?;
+        let slot = &chunk[(place.slot % CHUNK) as usize];
+        Some(Spot { slot, generation: place.generation })
     }
 
     /// What `action` makes of the inbox at `place`. None if it leads nowhere.
     pub fn with<T>(&self, place: Place, action: impl FnOnce(&mut Inbox) -> T) -> Option<T> {
-        self.at(place).map(|mut at| at.does(action))
+        self.at(place)?.with(action)
     }
 
     /// What `action` makes of it and `message`.
@@ -411,19 +418,9 @@ impl Inboxes {
         message: Arrived,
         action: impl FnOnce(&mut Inbox, Arrived) -> T,
     ) -> Result<T, Refusal> {
-        let mut at = self.at(place).ok_or(Refusal::Gone)?;
-        at.inbox.admit(&message)?;
-        Ok(at.does(|inbox| action(inbox, message)))
-    }
-
-    fn at(&self, place: Place) -> Option<Held<'_>> {
-        let held = self.slot(place)?.hold();
-        (held.inbox.open && held.inbox.generation == place.generation).then_some(held)
-    }
-
-    fn slot(&self, place: Place) -> Option<&Slot> {
-        let chunk = self.chunks.get((place.slot / CHUNK) as usize)?.get()?;
-        Some(&chunk[(place.slot % CHUNK) as usize])
+        let mut held = self.at(place).and_then(|spot| spot.hold()).ok_or(Refusal::Gone)?;
+        held.inbox.admit(&message)?;
+        Ok(held.does(|inbox| action(inbox, message)))
     }
 
     /// Does `action` to every open inbox.
@@ -437,6 +434,46 @@ impl Inboxes {
     }
 }
 
+impl<'a> Spot<'a> {
+    /// Whether there may be something to take: one read of a word that stays in this core's cache until something
+    /// arrives. What was delivered before the caller last held the inbox is not missed.
+    pub fn may_have(&self) -> bool {
+        self.slot.is_filled.load(Relaxed)
+    }
+
+    /// What a message from here by `link` gives back: mostly nothing, which takes one read of a word.
+    pub fn credit_with_message(&self, link: u32) -> u32 {
+        let owes = self.slot.owes.load(Relaxed);
+        let credit = owes.then(|| self.with(|inbox| inbox.owed.with_message(link)));
+        credit.flatten().unwrap_or(0)
+    }
+
+    /// What `action` makes of the inbox. None if it is no more.
+    pub fn with<T>(&self, action: impl FnOnce(&mut Inbox) -> T) -> Option<T> {
+        self.hold().map(|mut held| held.does(action))
+    }
+
+    /// A message that was charged with `charge` arrives by `link`, which nobody else reads now, while the receiver looks, and
+    /// holds on to its resource: whether that is to take it at once, since nothing came before it, and gives nothing back
+    /// now. Otherwise [`Inbox::hands`] says so.
+    pub fn hands(&self, link: u32, charge: u32) -> bool {
+        let Slot { is_filled, handed, .. } = self.slot;
+        let before = handed.load(Relaxed);
+        let (of, bytes) = ((before >> 32) as u32, before as u32);
+        let all = bytes.saturating_add(charge);
+        let is_one_more = (before == 0 || of == link) && all <= HANDED_MOST;
+        let now = u64::from(link) << 32 | u64::from(all);
+        !is_filled.load(Relaxed)
+            && is_one_more
+            && handed.compare_exchange(before, now, Relaxed, Relaxed).is_ok()
+    }
+
+    fn hold(&self) -> Option<Held<'a>> {
+        let held = self.slot.hold();
+        (held.inbox.open && held.inbox.generation == self.generation).then_some(held)
+    }
+}
+
 /// An inbox that nobody else has now.
 struct Held<'a> {
     inbox: MutexGuard<'a, Inbox>,
@@ -446,7 +483,7 @@ struct Held<'a> {
 impl Slot {
     const fn new() -> Self {
         let [is_filled, owes] = [AtomicBool::new(false), AtomicBool::new(false)];
-        Self { inbox: Mutex::new(Inbox::new()), is_filled, owes }
+        Self { inbox: Mutex::new(Inbox::new()), is_filled, owes, handed: AtomicU64::new(0) }
     }
 
     fn hold(&self) -> Held<'_> {
@@ -456,8 +493,12 @@ impl Slot {
 
 impl Held<'_> {
     fn does<T>(&mut self, action: impl FnOnce(&mut Inbox) -> T) -> T {
+        let Slot { is_filled, owes, handed, .. } = self.slot;
+        if handed.load(Relaxed) > 0 {
+            let handed = handed.swap(0, Relaxed);
+            self.inbox.owed.handed((handed >> 32) as u32, handed as u32);
+        }
         let result = action(&mut self.inbox);
-        let Slot { is_filled, owes, .. } = self.slot;
         // Written where they change alone: threads that wait read them all the while.
         for (word, now) in [(is_filled, self.inbox.is_filled()), (owes, self.inbox.owed.is_due())] {
             if word.load(Relaxed) != now {
@@ -517,23 +558,45 @@ mod tests {
         assert_eq!(inbox.hands(3, WINDOW as u32, &Match::tag(2)), Some(Some(WINDOW + 100)));
     }
 
+    /// Messages are handed over without the lock as long as they are the first, few, and of one link; what they were
+    /// charged is owed all the same.
+    #[test]
+    fn what_is_handed_over_without_the_lock_is_owed_too() {
+        let inboxes = Inboxes::new();
+        let place = inboxes.open().unwrap();
+        let inbox = inboxes.at(place).unwrap();
+        let owed = || inbox.with(|inbox| inbox.owed.to_each()).unwrap();
+        assert!(inbox.hands(3, HANDED_MOST - 1) && inbox.hands(3, 1));
+        assert!(!inbox.hands(3, 1), "too much");
+        assert!(!inbox.hands(4, 1), "of another link");
+        assert_eq!(owed(), [(3, HANDED_MOST.into())]);
+        assert!(inbox.hands(4, 100));
+        assert_eq!(owed(), [(3, HANDED_MOST.into()), (4, 100)]);
+        inbox.with(|inbox| inbox.deliver(message(1), None)).unwrap().unwrap();
+        assert!(!inbox.hands(4, 1), "another came before");
+        assert!(inbox.with(|inbox| inbox.take(&Match::any()).0.is_some()).unwrap());
+        assert!(inbox.hands(3, 50));
+        let left = inboxes.close(place).unwrap().owed;
+        assert_eq!(left, [(3, u64::from(HANDED_MOST) + 100 + 50), (4, 100)]);
+    }
+
     #[test]
     fn that_there_is_something_is_seen_without_the_lock() {
         let inboxes = Inboxes::new();
         let place = inboxes.open().unwrap();
         let seen = |action: fn(&mut Inbox)| {
             inboxes.with(place, action).unwrap();
-            inboxes.may_have(place)
+            inboxes.at(place).unwrap().may_have()
         };
-        assert!(!inboxes.may_have(place));
+        assert!(!inboxes.at(place).unwrap().may_have());
         assert!(seen(|inbox| drop(inbox.deliver(message(1), None))));
         assert!(seen(|inbox| drop(inbox.take(&Match::tag(2)))));
         assert!(!seen(|inbox| drop(inbox.take(&Match::tag(1)))));
         let lost = Undelivered { to: message(1).from, tag: Tag(9), reason: Reason::Gone };
         inboxes.with(place, |inbox| inbox.notify(lost)).unwrap();
-        assert!(inboxes.may_have(place));
+        assert!(inboxes.at(place).unwrap().may_have());
         inboxes.close(place).unwrap();
-        assert!(!inboxes.may_have(place));
+        assert!(!inboxes.at(place).unwrap().may_have());
     }
 
     #[test]
@@ -544,11 +607,11 @@ mod tests {
             |charge| inboxes.with(place, |inbox| inbox.hands(3, charge, &Match::any())).unwrap();
         let quarter = (WINDOW / 4) as u32;
         assert_eq!(taken(quarter - 1), Some(None));
-        assert_eq!(inboxes.credit_with_message(place, 3), 0);
+        assert_eq!(inboxes.at(place).unwrap().credit_with_message(3), 0);
         assert_eq!(taken(1), Some(None));
-        assert_eq!(inboxes.credit_with_message(place, 4), 0);
-        assert_eq!(inboxes.credit_with_message(place, 3), quarter);
-        assert_eq!(inboxes.credit_with_message(place, 3), 0);
+        assert_eq!(inboxes.at(place).unwrap().credit_with_message(4), 0);
+        assert_eq!(inboxes.at(place).unwrap().credit_with_message(3), quarter);
+        assert_eq!(inboxes.at(place).unwrap().credit_with_message(3), 0);
         inboxes.with(place, |inbox| inbox.put_back(3, quarter)).unwrap();
         // Without such a message it goes by itself.
         assert_eq!(taken(quarter), Some(Some(u64::from(2 * quarter))));

@@ -3,7 +3,7 @@
 use super::Core;
 use crate::frame::{Malformed, Refusal};
 use crate::id::Place;
-use crate::inbox::{Arrived, Inbox, Taken, Undelivered};
+use crate::inbox::{Arrived, Inbox, Spot, Taken, Undelivered};
 use crate::link::{Home, Link};
 use crate::links::Current;
 use crate::matching::Match;
@@ -17,61 +17,70 @@ use std::time::Instant;
 pub struct Catcher<'a> {
     core: &'a Core,
     place: Place,
+    inbox: Spot<'a>,
     wanted: Match,
     enlisted: RefCell<Option<Arc<Parker>>>,
-    caught: RefCell<Option<Taken>>,
+    /// What it has.
+    pub caught: RefCell<Option<Taken>>,
 }
 
 impl<'a> Catcher<'a> {
-    /// Of what `wanted` wants of what is for `place`.
-    pub fn new(core: &'a Core, place: Place, wanted: Match) -> Self {
-        Self { core, place, wanted, enlisted: RefCell::new(None), caught: RefCell::new(None) }
+    /// Of what `wanted` wants of what is for `place`, if that leads somewhere. Its resource has to be there as long as this.
+    pub fn new(core: &'a Core, place: Place, wanted: Match) -> Option<Self> {
+        let (inbox, enlisted) = (core.inboxes.at(place)?, RefCell::new(None));
+        Some(Self { core, place, inbox, wanted, enlisted, caught: RefCell::new(None) })
     }
 
-    /// What is there.
-    pub fn look(self) -> Option<Taken> {
+    /// Catches what is there.
+    pub fn look(&self) {
         if self.catch_waiting().is_none() {
-            self.core.progress.look(&self);
+            self.core.progress.look(self);
             self.catch_waiting();
         }
-        self.caught.into_inner()
     }
 
-    /// What comes before `deadline`.
-    pub fn wait(self, deadline: Option<Instant>) -> Option<Taken> {
-        let Core { progress, inboxes, .. } = self.core;
+    /// Catches what comes before `deadline`.
+    pub fn wait(&self, deadline: Option<Instant>) {
+        let (progress, inbox) = (&self.core.progress, self.inbox);
         let enlist = |parker: &Arc<Parker>| {
-            inboxes.with(self.place, |inbox| inbox.enlist_receiver(self.wanted, parker));
+            inbox.with(|inbox| inbox.enlist_receiver(self.wanted, parker));
             *self.enlisted.borrow_mut() = Some(parker.clone());
         };
-        progress.wait(&self, deadline, || self.catch_waiting(), enlist);
+        progress.wait(self, deadline, || self.catch_waiting(), enlist);
         // What was caught when time was up as well.
-        let Some(parker) = self.enlisted.take() else { return self.caught.into_inner() };
-        let others_wait = inboxes.with(self.place, |inbox| inbox.delist_receiver(&parker));
+        let Some(parker) = self.enlisted.take() else { return };
+        let others_wait = inbox.with(|inbox| inbox.delist_receiver(&parker));
         // Woken for a message at the last moment: nobody else was woken for it.
         self.catch_waiting();
         // If it has another one already, that one is for somebody else.
-        if others_wait == Some(true) && inboxes.may_have(self.place) {
-            let next = inboxes.with(self.place, Inbox::next_receiver).flatten();
+        if others_wait == Some(true) && inbox.may_have() {
+            let next = inbox.with(Inbox::next_receiver).flatten();
             next.iter().for_each(|parker| progress.wake(parker));
         }
-        self.caught.into_inner()
     }
 
     /// Catches what waits in the inbox, unless something is caught. Returns whether something is. It stays where it is:
     /// moved through all that waits for it, it would cost more than the look.
+    #[inline(always)]
     fn catch_waiting(&self) -> Option<()> {
+        if self.inbox.may_have() {
+            self.catch_from_inbox();
+        }
+        self.caught.borrow().is_some().then_some(())
+    }
+
+    #[inline(never)]
+    fn catch_from_inbox(&self) {
         let mut caught = self.caught.borrow_mut();
-        if caught.is_none() && self.core.inboxes.may_have(self.place) {
+        if caught.is_none() {
             let take = |inbox: &mut Inbox| {
                 let (taken, senders) = inbox.take(&self.wanted);
                 *caught = taken;
                 senders
             };
-            let senders = self.core.inboxes.with(self.place, take);
+            let senders = self.inbox.with(take);
             senders.iter().flatten().for_each(|parker| self.core.progress.wake(parker));
         }
-        caught.is_some().then_some(())
     }
 }
 
@@ -88,8 +97,12 @@ impl Home for Catcher<'_> {
         if to != self.place || !is_free || !self.wanted.wants(&message) {
             return self.core.deliver_by(enlisted.as_ref(), to, message);
         }
+        if self.inbox.hands(message.link, message.charge) {
+            *caught = Some(Taken::Message(message, None));
+            return Ok(None);
+        }
         let hands = |inbox: &mut Inbox| inbox.hands(message.link, message.charge, &self.wanted);
-        match self.core.inboxes.with(to, hands) {
+        match self.inbox.with(hands) {
             Some(Some(credit)) => *caught = Some(Taken::Message(message, credit)),
             Some(None) => return self.core.deliver(to, message),
             None => return Ok(Some(Refusal::Gone)),

@@ -1,7 +1,9 @@
 //! The way of a message in: to its inbox, from there to who wants it, and what its sender is told.
 
 use super::catcher::Catcher;
-use super::{Core, Patience, Received};
+use super::{Core, Patience};
+use crate::context::Message;
+use crate::error::RecvError;
 use crate::frame::{Frame, Malformed, Reason, Refusal};
 use crate::id::{Place, ResourceId};
 use crate::inbox::{Arrived, Body, Inbox, Left, Offered, Taken, Undelivered};
@@ -11,34 +13,52 @@ use crate::progress::Parker;
 use std::sync::Arc;
 
 impl Core {
-    /// The first message that `wanted` wants, or what became of one that was sent. None if there is
-    /// none in time.
+    /// The first message that `wanted` wants.
+    ///
+    /// # Errors
+    /// If there is none in time, or what became of one that was sent.
+    #[inline(always)]
     pub fn receive(
         &self,
         place: Place,
         wanted: Match,
         patience: Patience,
-    ) -> Option<Result<Received, Undelivered>> {
+    ) -> Result<Message, RecvError> {
         loop {
-            let (Arrived { from, tag, body, link, .. }, credit) =
-                match self.take(place, wanted, patience)? {
-                    Taken::Notice(undelivered) => return Some(Err(undelivered)),
-                    Taken::Message(message, credit) => (message, credit),
-                };
-            if let Some(bytes) = credit {
-                self.give_back(place, link, bytes);
-            }
-            match body {
-                Body::Whole(data) => return Some(Ok((from, tag, data))),
-                Body::Offered(offered) => {
-                    let Offered { link, token, size, .. } = *offered;
-                    let envelope = (from, place, tag);
-                    if let Some(data) = self.fetch(&link, token, size, envelope, &wanted) {
-                        return Some(Ok((from, tag, data.into())));
+            match self.take(place, wanted, patience) {
+                None => return Err(RecvError::TimedOut),
+                Some(Taken::Notice(undelivered)) => return Err(undelivered.into()),
+                // Nearly all are, and moved once.
+                Some(Taken::Message(Arrived { from, tag, body: Body::Whole(data), .. }, None)) => {
+                    return Ok(Message { from, tag, data });
+                }
+                Some(Taken::Message(message, credit)) => {
+                    if let Some(message) = self.complete(place, message, credit, &wanted) {
+                        return Ok(message);
                     }
                 }
             }
         }
+    }
+
+    /// Gives back what is due for a message that was taken, and fetches it if it was offered. None if it will never arrive.
+    #[cold]
+    fn complete(
+        &self,
+        place: Place,
+        message: Arrived,
+        credit: Option<u64>,
+        wanted: &Match,
+    ) -> Option<Message> {
+        let Arrived { from, tag, body, link, .. } = message;
+        if let Some(bytes) = credit {
+            self.give_back(place, link, bytes);
+        }
+        let data = match body {
+            Body::Whole(data) => data,
+            Body::Offered(offered) => self.fetch(&offered, (from, place, tag), wanted)?.into(),
+        };
+        Some(Message { from, tag, data })
     }
 
     /// Closes an inbox: who sent what nobody took is told.
@@ -54,12 +74,14 @@ impl Core {
         senders.iter().for_each(|parker| self.progress.wake(parker));
     }
 
+    #[inline(always)]
     fn take(&self, place: Place, wanted: Match, patience: Patience) -> Option<Taken> {
-        let catcher = Catcher::new(self, place, wanted);
+        let catcher = Catcher::new(self, place, wanted)?;
         match patience {
             Patience::None => catcher.look(),
             Patience::Until(deadline) => catcher.wait(deadline),
         }
+        catcher.caught.into_inner()
     }
 
     /// Fetches an offered message, and begins to fetch those that `wanted` will want after it. None if it will never
@@ -69,9 +91,7 @@ impl Core {
     /// those that this receiver did not want.
     fn fetch(
         &self,
-        link: &Arc<Link>,
-        token: u32,
-        size: u64,
+        &Offered { ref link, token, size, .. }: &Offered,
         (from, to, tag): (ResourceId, Place, Tag),
         wanted: &Match,
     ) -> Option<Vec<u8>> {

@@ -30,12 +30,14 @@ impl Core {
         }
         let view = self.links.view();
         let Some(link) = view.to(to.context) else { return false };
-        let credit = self.inboxes.credit_with_message(from, link.id);
-        let sent = link.message(from, to.place, tag, payload, credit) == Ok(Attempt::Done);
+        let Some(inbox) = self.inboxes.at(from) else { return false };
+        let credit = inbox.credit_with_message(link.id);
+        let sent = link.message(from, to.place, tag, payload, credit);
+        let sent = matches!(sent, Ok(Attempt::Done));
         if sent {
             self.flush_soon(link);
         } else if credit > 0 {
-            self.inboxes.with(from, |inbox| {
+            inbox.with(|inbox| {
                 // If it breaks after this look, that is forgotten with it; before, it would be kept for ever.
                 if link.broken().is_none() {
                     inbox.put_back(link.id, credit);

@@ -390,7 +390,7 @@ impl World {
     /// If the receiver owes much, it gives that back with a message of its own: as `Core::send_at_once` does it.
     fn answer(&self, place: Place) {
         let (link, inboxes) = (&self.links[1], &self.sides[1].inboxes);
-        let credit = inboxes.credit_with_message(place, link.id);
+        let credit = inboxes.at(place).map_or(0, |inbox| inbox.credit_with_message(link.id));
         let send = || link.message(place, self.from, Tag(0), &mut nothing(), credit);
         if credit > 0 && send() != Ok(Attempt::Done) {
             inboxes.with(place, |inbox| inbox.put_back(link.id, credit));

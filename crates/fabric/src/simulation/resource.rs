@@ -153,7 +153,9 @@ impl Resource {
 
     /// Whether nothing is to be sent, and nothing to be taken.
     pub fn is_idle(&self, context: &Context) -> bool {
-        self.is_free() && self.outgoing.is_empty() && !context.inboxes.may_have(self.id.place)
+        self.is_free()
+            && self.outgoing.is_empty()
+            && !context.inboxes.at(self.id.place).is_some_and(|inbox| inbox.may_have())
     }
 
     /// It goes. Whoever sent what it has not taken is told.
@@ -244,7 +246,7 @@ impl Resource {
         if length > EAGER_MOST {
             return link.offer_given(from, to, tag, &mut data);
         }
-        let credit = context.inboxes.credit_with_message(from, link.id);
+        let credit = context.inboxes.at(from).map_or(0, |inbox| inbox.credit_with_message(link.id));
         let sent = link.message(from, to, tag, &mut data.into(), credit);
         if credit > 0 && sent != Ok(Attempt::Done) && link.broken().is_none() {
             context.inboxes.with(from, |inbox| inbox.put_back(link.id, credit));
