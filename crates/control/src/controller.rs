@@ -407,6 +407,7 @@ impl Controller {
             threshold: self.settings.threshold.as_f64(),
             range: self.settings.range,
             iteration_seconds: full.iteration_seconds(),
+            waiting_seconds: full.waiting_seconds(),
             utilisation_most: full.utilisations().fold(0.0, f64::max),
             utilisation_least: full.utilisations().fold(f64::INFINITY, f64::min),
             sleeps: !full.polls(),
@@ -635,7 +636,7 @@ mod tests {
     fn a_rate_that_is_never_told_means_the_proportional_share() {
         let mut controller = started(50);
         let proportional = controller.view().schedules;
-        let proposal = told_twice(&mut controller, 1_000, 210).unwrap();
+        let proposal = told_twice(&mut controller, 1_000, 220).unwrap();
         controller.resolve(proposal.sequence, Outcome::InForce { since: at(2_400) });
         assert_ne!(controller.view().schedules, proportional);
         assert_eq!(controller.tick(at(12_000)), None);

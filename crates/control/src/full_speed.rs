@@ -30,6 +30,9 @@ pub struct FullSpeed {
     computed: Option<Cost>,
     /// Whether it uses CPU time while it waits.
     polls: bool,
+    /// What each node had when it was measured, in processors; nothing = a whole one at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    given: Option<f64>,
 }
 
 /// CPU seconds of one unit of work.
@@ -63,13 +66,20 @@ impl FullSpeed {
         }
         let used = cpu.iter().map(|used| Cost::measured(utilisation(*used) / rate)).collect();
         let polls = cpu.iter().any(|used| *used >= POLLS_FROM);
-        Ok(Self { seconds: 1.0 / rate, used, is_alike: false, computed: None, polls })
+        let (seconds, is_alike) = (1.0 / rate, false);
+        Ok(Self { seconds, used, is_alike, computed: None, polls, given: None })
     }
 
     /// The same of a program that does or does not use CPU time while it waits.
     #[must_use]
     pub fn polling(self, polls: bool) -> Self {
         Self { polls, ..self }
+    }
+
+    /// The same, measured while each node had `cpu` and no more.
+    #[must_use]
+    pub fn given(self, cpu: CpuPpm) -> Self {
+        Self { given: Some(utilisation(cpu)), ..self }
     }
 
     /// The same of a program that computes for `seconds` of CPU time for one unit of work, on the node
@@ -119,6 +129,13 @@ impl FullSpeed {
     /// computes, and what was waited for when it was measured.
     pub fn iteration_seconds(&self) -> f64 {
         self.seconds_by(|cost| cost.now)
+    }
+
+    /// Seconds of one unit of work for which the busiest node waits for others, at the least: where it had less than a whole
+    /// processor when it was measured, it may have waited for that as well.
+    pub fn waiting_seconds(&self) -> f64 {
+        let computing = self.most(|cost| cost.measured) / self.given.unwrap_or(1.0).min(1.0);
+        (self.seconds - computing).max(0.0)
     }
 
     fn seconds_by(&self, value: fn(&Cost) -> f64) -> f64 {
@@ -371,6 +388,17 @@ mod tests {
         assert_eq!(used(&[48, 50, 41]), [50.0]);
         assert_eq!(used(&[48, 50, 39]), [48.0, 50.0, 39.0]);
         assert_eq!(used(&[7]), [7.0]);
+    }
+
+    // Goal: what it may have waited for its processor is no waiting for others.
+    #[test]
+    fn the_least_that_it_waits_is_known() {
+        let full = |cpu: u32| FullSpeed::new(10.0, &percent(&[20, cpu])).unwrap();
+        assert!((full(50).waiting_seconds() - 0.05).abs() < 1e-9);
+        assert!((full(50).given(CpuPpm::from_percent(80)).waiting_seconds() - 0.0375).abs() < 1e-9);
+        assert!((full(50).given(CpuPpm::from_percent(400)).waiting_seconds() - 0.05).abs() < 1e-9);
+        assert!(full(40).given(CpuPpm::from_percent(40)).waiting_seconds() < 1e-9);
+        assert_eq!(full(250).waiting_seconds(), 0.0);
     }
 
     // Goal: what earlier versions have kept of nodes that work alike, which is one node, is read.

@@ -6,7 +6,7 @@
 use keeptime_control::plant::bsp::{BspPlant, Machine, Program, Waiting};
 use keeptime_control::plant::{Plant, steer};
 use keeptime_control::schedule::{cpu_floor, utilisation};
-use keeptime_control::{Controller, Policy, Schedule, Settings};
+use keeptime_control::{Controller, Policy, Report, Schedule, Settings};
 use keeptime_model::units::{CpuPpm, Nanos, Share};
 
 /// Processors that do not wander.
@@ -166,4 +166,67 @@ fn nobody_has_more_than_a_processor() {
     let full = plant(5.0, Waiting::Polls, steady(), 1).full_speed(30).unwrap();
     let settings = Settings::new(Share::ONE, Share::from_percent(3).unwrap(), full);
     assert!(settings.ceilings().iter().all(|cpu| *cpu <= CpuPpm::from_percent(100)));
+}
+
+/// A program whose reports span a second, as `keeptime run` makes them.
+struct Told(BspPlant);
+
+impl Plant for Told {
+    fn apply(&mut self, schedules: &[Schedule]) {
+        self.0.apply(schedules);
+    }
+
+    fn next_report(&mut self) -> Report {
+        let (from, mut work, mut used) = (self.now(), 0.0, Vec::new());
+        while self.now().saturating_sub(from) < Nanos::from_secs(1) {
+            let iteration = self.0.next_report();
+            work += iteration.work();
+            used.resize(iteration.used().len(), Nanos::default());
+            let both = used.iter_mut().zip(iteration.used());
+            both.for_each(|(sum, used)| *sum = sum.saturating_add(*used));
+        }
+        Report::new(from, self.now(), work, &used).unwrap()
+    }
+
+    fn now(&self) -> Nanos {
+        self.0.now()
+    }
+
+    fn pass(&mut self, until: Nanos) {
+        self.0.pass(until);
+    }
+}
+
+// Goal: a new target is met by the first step, though a program loses budget asleep there and lost none before. Method: two
+// of the paper's programs, as ours are, go to targets at which they lose nothing and much; their computing scatters by 5 %.
+// Before that was reckoned, only half of the first reports were within the threshold.
+#[test]
+fn what_would_be_lost_asleep_is_reckoned() {
+    let percent = |percent: u32| Share::from_percent(percent).unwrap();
+    for (ratio, compute) in [(1.0, 0.025), (0.2, 0.010)] {
+        let mut off = Vec::new();
+        for seed in 0..10 {
+            let machine = Machine { scatter: 0.05, ..Machine::default() };
+            let program = Program::balanced(4, compute, ratio, Waiting::Blocks);
+            let plant = BspPlant::new(program, machine, seed);
+            let full_speed = plant.full_speed(90).unwrap().as_one_if_alike(0.8);
+            let settings = Settings::new(percent(30), percent(3), full_speed);
+            let mut plant = Told(plant);
+            let (mut controller, proposal) = Controller::start(settings, plant.now()).unwrap();
+            let mut proposal = Some(proposal);
+            for (target, next) in [(30, 60), (60, 20), (20, 80), (80, 40)] {
+                let mut first = None;
+                steer(&mut controller, proposal, &mut plant, 24, |_, controller| {
+                    first = first.or(controller.view().actual);
+                })
+                .unwrap();
+                off.push((first.unwrap() - f64::from(target) / 100.0).abs());
+                let pending = controller.pending().cloned();
+                let follows = controller.retarget(percent(next), None).unwrap();
+                proposal = pending.or(follows);
+            }
+        }
+        let within = off.iter().filter(|off| **off <= 0.03).count();
+        assert!(within * 10 >= off.len() * 9, "{ratio}: {within} of {}: {off:?}", off.len());
+    }
 }

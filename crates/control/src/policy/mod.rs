@@ -28,6 +28,8 @@ pub struct Aim {
     pub range: Range,
     /// Seconds of one unit of work at full speed, now.
     pub iteration_seconds: f64,
+    /// What of that is waiting for others, at the least.
+    pub waiting_seconds: f64,
     /// What the busiest node uses at full speed, in processors.
     pub utilisation_most: f64,
     /// The same of the least busy one.

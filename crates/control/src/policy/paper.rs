@@ -90,6 +90,7 @@ mod tests {
             threshold: 0.03,
             range: Range::default(),
             iteration_seconds: 1.0,
+            waiting_seconds: 0.0,
             utilisation_most: 1.0,
             utilisation_least: 1.0,
             sleeps: false,

@@ -2,7 +2,7 @@
 //!
 //! * **Model**: r of full speed takes r of what the program uses at full speed, in the period that is
 //!   expected to cost least ([`period_costs`]). What was learned at one target is taken along to the
-//!   next, so that most new targets are met by the first step.
+//!   next (`taken_along`), so that most new targets are met by the first step.
 //! * **Feedback**: the rate is estimated from what the model expects and from all reports, each for what it says: those
 //!   from before a change of the share are moved by what the change is to do, and count less the larger it was. Nothing is
 //!   done within a band that is a quarter of the threshold, or what noise or a part of a period explains, whichever is
@@ -11,10 +11,11 @@
 //!   that has not come yet, up to twice.
 //! * **Anti-windup**: the share stays within the threshold of the target, and nothing adds up beyond:
 //!   utilisation stays proportional.
-//! * **Locked periods**: a program that sleeps while it waits may lose the budget that it does not use meanwhile. Whether it
-//!   does is seen, since its rate then falls short by what that costs, by one report where that is much. From then on it has
-//!   a period that its iteration takes a whole number of, where there is one; each iteration then meets the same pauses, and the rate is what the period makes
-//!   it. If that is not the target, the period changes and not the share.
+//! * **Locked periods**: a program that sleeps while it waits loses what comes of its budget meanwhile, beyond what is kept
+//!   for it: nothing at low targets and much at high ones, so that no rate at one target tells what another one loses. It is
+//!   reckoned (`lost_asleep`). Where it is too much, the program has a period that its iteration takes a whole number of, if
+//!   there is one; each iteration then meets the same pauses, and the rate is what the period makes it. If that is not the
+//!   target, the period changes and not the share.
 //! * **Periods**: if the share is at its bound and the error beyond half of the threshold, another period is
 //!   tried, the cheapest that was not, and of those longer ones first where a program that sleeps falls short, at once where
 //!   it falls short by more than a share makes up; when all were, the best stays. Nothing cycles.
@@ -25,9 +26,8 @@ use crate::window::{Sample, Window};
 use keeptime_model::units::Nanos;
 use serde::{Deserialize, Serialize};
 
-/// What was learned so far.
+/// What was learned so far. What earlier versions have remembered besides is passed over.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Predictive {
     setting: Option<Setting>,
     noise: Option<Noise>,
@@ -40,9 +40,6 @@ pub struct Predictive {
     /// What was seen before the last change of the share.
     before: Option<Seen>,
     awaited: Option<Awaited>,
-    /// What it does not use while it sleeps is lost: that was seen of this program, whatever its target.
-    #[serde(default)]
-    loses_asleep: bool,
     trials: Vec<Trial>,
 }
 
@@ -87,13 +84,8 @@ struct Trial {
 impl Predictive {
     pub(super) fn start(&mut self, aim: &Aim) -> Setting {
         self.trials.clear();
-        let share = self
-            .cheapest_first(aim)
-            .first()
-            .map(|period| Setting { period: *period, share: aim.target });
-        // Without any period that holds so small a slice, the longest is nearest to it.
-        let longest = Setting { period: aim.range.period_most_nanos, share: aim.target };
-        self.change(share.unwrap_or(longest), self.expected(aim), None)
+        let setting = Setting { period: cheapest(aim), share: aim.target };
+        self.change(setting, self.expected(aim), None)
     }
 
     pub(super) fn observe(&mut self, aim: &Aim, sample: Sample) -> Option<Setting> {
@@ -110,10 +102,6 @@ impl Predictive {
         self.window.add(sample, far);
         self.since.add(sample, far);
 
-        if self.has_lost_asleep(aim, setting.share, sample) {
-            self.loses_asleep = true;
-            return Some(self.start(aim));
-        }
         let known = self.seen(setting.share, &self.window);
         let error = (known.fraction - aim.target).abs();
         let explained =
@@ -145,15 +133,16 @@ impl Predictive {
         }
         let had = aim.share_now.unwrap_or(setting.share);
         let gives = if self.window.is_empty() { before } else { self.window.mean() };
-        // What the last target took more or less than the model says, the next one will take as well: in proportion downwards,
-        // and as the root upwards. Some of it is an offset, and an error that is taken along to eight times the rate would be
-        // eight times as large.
-        let share = band(aim).clamp(aim.target + (had - gives) * times.min(times.sqrt()));
+        let lock = locked_against_loss(aim);
+        let share = match lock {
+            // The rate is what that period makes it.
+            Some(_) => aim.target,
+            None => band(aim).clamp(aim.target + taken_along(had - gives, before, aim.target)),
+        };
+        let is_shared = aim.range.periods().contains(&setting.period);
         let holds = aim.range.holds(share * aim.utilisation_least, setting.period);
-        let same = (holds && aim.is_followed).then_some(setting.period);
-        let lock = locked(aim).filter(|_| self.loses_asleep);
-        let period = lock.or(same).or_else(|| self.cheapest_first(aim).first().copied());
-        let period = period.unwrap_or(aim.range.period_most_nanos);
+        let same = (holds && is_shared && aim.is_followed).then_some(setting.period);
+        let period = lock.or(same).unwrap_or_else(|| cheapest(aim));
         Some(self.change(Setting { period, share }, self.expected(aim), None))
     }
 
@@ -184,39 +173,9 @@ impl Predictive {
         Seen { share, fraction: window.mean(), variance }
     }
 
-    /// Whether the rate falls short as that of a program does that loses what it does not use while it sleeps: some reports
-    /// tell a small loss, the last one alone a large one. What was expected says nothing of that: it is seen under this
-    /// share, or not at all.
-    fn has_lost_asleep(&self, aim: &Aim, share: f64, last: Sample) -> bool {
-        if self.loses_asleep || !sleeps(aim) {
-            return false;
-        }
-        let (wanted, lost) = (aim.target.min(share), lost_asleep(aim));
-        let tells = |fraction: f64, chance: f64, clear: f64| {
-            let missing = wanted - fraction;
-            missing - chance > clear
-                && missing > lost * LOST_LEAST
-                && missing - chance < lost * LOST_MOST
-        };
-        let since = self.seen(share, &self.since);
-        let chance = CONFIDENCE * since.variance.sqrt();
-        (self.since.count() > 0.0 && tells(since.fraction, chance, aim.threshold))
-            || tells(last.fraction, 0.0, aim.threshold * LOST_CLEARLY)
-    }
-
-    /// The periods whose slices can be kept, the one that is expected to do best first.
-    fn cheapest_first(&self, aim: &Aim) -> Vec<Nanos> {
-        let holds = |period: &Nanos| aim.range.holds(aim.target * aim.utilisation_least, *period);
-        let costs = |period: Nanos| period_costs(aim, period, self.loses_asleep);
-        let mut periods = aim.range.periods();
-        periods.sort_by(|a, b| costs(*a).total_cmp(&costs(*b)));
-        let locked = locked(aim).filter(|_| self.loses_asleep);
-        locked.into_iter().chain(periods).filter(holds).collect()
-    }
-
     /// The same share in the locked period that full speed asks for now, if that mends it.
     fn relock(&mut self, aim: &Aim, setting: Setting, known: Seen) -> Option<Setting> {
-        let period = relocked(aim, setting.period, known.fraction).filter(|_| self.loses_asleep)?;
+        let period = relocked(aim, setting.period, known.fraction)?;
         self.before = None;
         let by = aim.target - known.fraction;
         let moved = std::mem::take(&mut self.window).moved(by, RELOCKED_COUNT);
@@ -277,7 +236,7 @@ impl Predictive {
         self.trials.push(Trial { period, error });
         let is_tried = |period: &Nanos| self.trials.iter().any(|trial| trial.period == *period);
         let untried: Vec<_> =
-            self.cheapest_first(aim).into_iter().filter(|period| !is_tried(period)).collect();
+            cheapest_first(aim).into_iter().filter(|period| !is_tried(period)).collect();
         // The longer the period, the less a program loses asleep.
         let is_longer = |other: &&Nanos| **other > period;
         let longer =
@@ -353,6 +312,43 @@ fn sleeps(aim: &Aim) -> bool {
     aim.sleeps && aim.utilisation_most <= SLEEPS_TO
 }
 
+/// Of what a share was seen to lack at the target `before`, or to give too much if that is below zero, what it will at `target`.
+///
+/// Downwards that is in proportion: at nothing there is nothing of it. Upwards what is lacking grows as the root: some of it is
+/// an offset, and an error that is taken along to eight times the rate would be eight times as large. What was given too much
+/// ends at full speed, where there is no more to give.
+fn taken_along(lacking: f64, before: f64, target: f64) -> f64 {
+    let times = target / before;
+    let grows = lacking > 0.0 || times <= 1.0;
+    lacking * if grows { times.min(times.sqrt()) } else { (1.0 - target) / (1.0 - before) }
+}
+
+/// The periods whose slices can be kept, the one that is expected to do best first.
+fn cheapest_first(aim: &Aim) -> Vec<Nanos> {
+    locked_against_loss(aim).into_iter().chain(shared(aim)).collect()
+}
+
+/// The first of these. Without any period that holds so small a slice, the longest is nearest to it.
+fn cheapest(aim: &Aim) -> Nanos {
+    cheapest_first(aim).first().copied().unwrap_or(aim.range.period_most_nanos)
+}
+
+/// Those that fit into those of other applications.
+fn shared(aim: &Aim) -> Vec<Nanos> {
+    let costs = |period: &Nanos| period_costs(aim, *period);
+    let mut periods = aim.range.periods();
+    periods.retain(|period| aim.range.holds(aim.target * aim.utilisation_least, *period));
+    periods.sort_by(|a, b| costs(a).total_cmp(&costs(b)));
+    periods
+}
+
+/// The locked period, for a program that would lose too much asleep in the one that would be best otherwise.
+fn locked_against_loss(aim: &Aim) -> Option<Nanos> {
+    let loses = |period: Nanos| lost_asleep(aim, period) > aim.threshold * LOST_WORTH;
+    let best = shared(aim).first().copied();
+    locked(aim).filter(|_| best.is_none_or(loses))
+}
+
 /// The period that an iteration at the target takes a whole number of, for a program that sleeps while it
 /// waits.
 ///
@@ -380,7 +376,8 @@ fn locked(aim: &Aim) -> Option<Nanos> {
 /// period was chosen.
 fn relocked(aim: &Aim, period: Nanos, fraction: f64) -> Option<Nanos> {
     let error = (fraction - aim.target).abs();
-    if !sleeps(aim) || error < aim.threshold * RELOCK_LEAST {
+    let is_shared = aim.range.periods().contains(&period);
+    if is_shared || !sleeps(aim) || error < aim.threshold * RELOCK_LEAST {
         return None;
     }
     let at_one_each = aim.iteration_seconds / period.as_secs_f64();
@@ -391,26 +388,30 @@ fn relocked(aim: &Aim, period: Nanos, fraction: f64) -> Option<Nanos> {
     (is_locked && aim.range.holds(aim.target * aim.utilisation_least, period)).then_some(period)
 }
 
-/// What the rate of a program falls short by that loses all that it does not use while it sleeps, in parts of full speed:
-/// computing is stretched to the whole of the time that an iteration may take, and waiting comes on top of that.
-fn lost_asleep(aim: &Aim) -> f64 {
-    let waiting = (1.0 - aim.utilisation_most).max(0.0);
-    aim.target - 1.0 / (1.0 / aim.target + waiting)
+/// What the rate falls short by of a program that sleeps while it waits, in parts of full speed.
+///
+/// Budget comes in every period, and no more than a slice is ever kept: what comes while the program sleeps fills that up,
+/// pays back what a burst ran beyond its budget until the kernel noticed, and is lost from then on. A wait that is no longer
+/// than a period's pause loses nothing. An iteration is as much longer as it takes until that has come again.
+fn lost_asleep(aim: &Aim, period: Nanos) -> f64 {
+    let used = aim.target * aim.utilisation_most;
+    let pause = period.as_secs_f64() * (1.0 - used);
+    if !sleeps(aim) || aim.waiting_seconds <= pause {
+        return 0.0;
+    }
+    let kept = pause * KEPT + OVERRUN / used;
+    let lost = (aim.waiting_seconds - kept).max(0.0);
+    aim.target - 1.0 / (1.0 / aim.target + lost / aim.iteration_seconds)
 }
 
 /// How far from the target a period is expected to lead, as parts of full speed. The terms:
 ///
-/// * **asleep**, for those that lose what they do not use meanwhile (`lost_asleep`): in periods that are not much shorter
-///   than what an iteration waits, budget is saved up meanwhile;
 /// * **beat**: in periods near an iteration, an iteration has one slice more or less by chance;
 /// * **skew**: nodes' slices begin not quite together, and only where all run does the program run;
 /// * **scatter**: the longer the period, the less single reports say.
-pub fn period_costs(aim: &Aim, period: Nanos, loses_asleep: bool) -> f64 {
+pub fn period_costs(aim: &Aim, period: Nanos) -> f64 {
     let (target, period) = (aim.target, period.as_secs_f64());
     let iterations = period * target / aim.iteration_seconds;
-    let waiting = (1.0 - aim.utilisation_most).max(0.0);
-    let saved_up = 2.0 * period / (waiting * aim.iteration_seconds).max(f64::MIN_POSITIVE);
-    let asleep = if loses_asleep { lost_asleep(aim) / (1.0 + saved_up * saved_up) } else { 0.0 };
     let pauses = target * (1.0 - target);
     let beat = BEAT * pauses * iterations / (1.0 + iterations * iterations);
     let slice = target * aim.utilisation_most * period;
@@ -418,7 +419,7 @@ pub fn period_costs(aim: &Aim, period: Nanos, loses_asleep: bool) -> f64 {
     let scatter = SCATTER * pauses * iterations;
     // Where full speed is not followed, feedback cannot tell what nodes lose by that from slower processors.
     let skew = if aim.is_followed { skew } else { skew * SKEW_UNSEEN };
-    asleep + beat + skew + scatter
+    beat + skew + scatter
 }
 
 /// Errors within this part of the threshold are left alone.
@@ -477,12 +478,13 @@ const BEAT: f64 = 0.02;
 const SCATTER: f64 = 0.05;
 /// One that uses more of a processor polls, or hardly waits.
 const SLEEPS_TO: f64 = 0.9;
-/// Of what is missing if all is lost that is not used asleep, so much is enough to tell.
-const LOST_LEAST: f64 = 0.5;
-/// So many thresholds are no chance, even of one report.
-const LOST_CLEARLY: f64 = 5.0;
-/// Where more is missing than all that, something else is the reason.
-const LOST_MOST: f64 = 1.5;
+/// Losing more than this part of the threshold asleep is worth a period that fits into no other application's.
+const LOST_WORTH: f64 = 0.5;
+/// Of what comes in a pause so much is kept, on average: a wait begins with some of a slice left. As on the simulated
+/// programs of `plant::bsp`, within a third.
+const KEPT: f64 = 0.75;
+/// Seconds that bursts run beyond their budget, on average: half of a tick at 250 Hz.
+const OVERRUN: f64 = 0.002;
 /// What computing may get slower by until an iteration does not fit into its periods any more.
 const ROOM: f64 = 0.95;
 /// At a twentieth of full speed an iteration takes twenty times as long; more parts than that are as good as any
@@ -500,12 +502,24 @@ mod tests {
             threshold: 0.02,
             range: Range::default(),
             iteration_seconds: 1.0,
+            waiting_seconds: 0.0,
             utilisation_most: 1.0,
             utilisation_least: 1.0,
             sleeps: true,
             is_followed: true,
             share_now: None,
             share_most: 1.0,
+        }
+    }
+
+    /// Half of an iteration of 100 ms is waiting, asleep.
+    fn sleeper(target: f64) -> Aim {
+        Aim {
+            iteration_seconds: 0.1,
+            waiting_seconds: 0.05,
+            utilisation_most: 0.5,
+            utilisation_least: 0.5,
+            ..aim(target)
         }
     }
 
@@ -637,71 +651,58 @@ mod tests {
     #[test]
     fn what_an_earlier_version_wrote_is_read() {
         let text = r#"{"setting":null,"noise":null,"window":{"count":1.0,"seconds":1.0,"sum":0.3,"apart":null},
-            "slope":{"products":0.0,"squares":0.0},"before":null,"awaited":null,"trials":[]}"#;
+            "slope":{"products":0.0,"squares":0.0},"before":null,"awaited":null,"loses_asleep":true,"trials":[]}"#;
         let policy: Predictive = serde_json::from_str(text).unwrap();
         assert_eq!((policy.window.mean(), policy.since), (0.3, Window::default()));
     }
 
-    // Who loses what it does not use asleep wants periods that hold many iterations, others short ones.
+    // Goal: budget is lost asleep where the wait is longer than a pause, and more comes meanwhile than is kept.
     #[test]
-    fn the_first_period_follows_from_the_program() {
-        let sleeper = Aim {
-            iteration_seconds: 0.1,
-            utilisation_most: 0.5,
-            utilisation_least: 0.5,
-            ..aim(0.4)
-        };
-        let (short, long) = (Nanos::from_millis(20), Nanos::from_millis(80));
-        let losing = Predictive { loses_asleep: true, ..Predictive::default() };
-        assert!(losing.cheapest_first(&sleeper)[0] >= long);
-        for aim in [sleeper, aim(0.4)] {
-            assert!(Predictive::default().cheapest_first(&aim)[0] <= short);
-        }
+    fn more_is_lost_asleep_the_more_comes_meanwhile() {
+        let lost =
+            |target: f64, millis: u64| lost_asleep(&sleeper(target), Nanos::from_millis(millis));
+        assert_eq!(lost(0.1, 20), 0.0);
+        assert_eq!(lost(0.8, 160), 0.0);
+        let at_20 = [0.3, 0.5, 0.7, 0.9].map(|target| lost(target, 20));
+        assert!(at_20.is_sorted() && at_20[0] > 0.0, "{at_20:?}");
+        assert!(lost(0.7, 10) > lost(0.7, 20) && lost(0.7, 20) > lost(0.7, 40));
+        // All of it: computing takes as long as an iteration may, and the waiting comes on top.
+        let all = 0.9 - 1.0 / (1.0 / 0.9 + 0.5);
+        assert!(at_20[3] < all && lost(0.9, 1) < all && lost(0.9, 1) > 0.9 * all);
+        assert_eq!(
+            lost_asleep(&Aim { sleeps: false, ..sleeper(0.9) }, Nanos::from_millis(20)),
+            0.0
+        );
     }
 
-    // Goal: a program whose rate falls short by what sleeping costs gets a period that it loses nothing in, and keeps to such
-    // at other targets; one that loses nothing keeps its short period. Method: half of an iteration of 100 ms is waiting.
+    // Goal: who would lose too much asleep never does: its first period at such a target is a locked one, and at others it
+    // is one that fits into those of other applications.
     #[test]
-    fn budget_that_is_lost_asleep_is_noticed() {
-        let sleeper = |target| Aim {
-            iteration_seconds: 0.1,
-            utilisation_most: 0.5,
-            utilisation_least: 0.5,
-            ..aim(target)
-        };
-        let stretched = |setting: Setting| {
-            let is_short = setting.period < Nanos::from_millis(60);
-            if is_short { 1.0 / (1.0 / setting.share + 0.5) } else { setting.share }
-        };
-        let settings = run(&sleeper(0.5), 20, stretched);
-        assert_eq!(settings.len(), 2, "{settings:?}");
-        assert_eq!(Some(settings[1].period), locked(&sleeper(0.5)));
-        assert_eq!(run(&sleeper(0.5), 20, |setting| setting.share).len(), 1);
-
+    fn the_period_follows_from_what_would_be_lost_asleep() {
+        let (short, half) = (Nanos::from_millis(20), locked(&sleeper(0.5)));
+        let start = |aim: &Aim| Predictive::default().start(aim).period;
+        assert!(start(&sleeper(0.1)) <= short && start(&aim(0.5)) <= short);
+        assert_eq!(Some(start(&sleeper(0.5))), half);
         let mut policy = Predictive::default();
-        let first = policy.start(&sleeper(0.5));
-        let found = (0..4).find_map(|_| policy.observe(&sleeper(0.5), sample(stretched(first))));
-        assert!(found.is_some());
-        let next = policy.retarget(0.5, &sleeper(0.6)).unwrap();
-        assert_eq!(Some(next.period), locked(&sleeper(0.6)));
+        policy.start(&sleeper(0.1));
+        for _ in 0..20 {
+            policy.observe(&sleeper(0.1), sample(0.103));
+        }
+        let at_half = policy.retarget(0.1, &sleeper(0.5)).unwrap();
+        // What its share gave in another period says nothing of this one.
+        assert_eq!((Some(at_half.period), at_half.share), (half, 0.5));
+        assert!(policy.retarget(0.5, &sleeper(0.1)).unwrap().period <= short);
     }
 
-    // Goal: where sleeping costs much, one report tells; one that falls short by more than that is a hiccup.
+    // Goal: what a share gives too much at a low target is not expected to grow. Method: as a program was seen to do that
+    // communicates five times as long as it computes, 1.3 points at 30 %.
     #[test]
-    fn one_report_tells_a_large_loss() {
-        let sleeper = Aim {
-            iteration_seconds: 0.1,
-            utilisation_most: 0.5,
-            utilisation_least: 0.5,
-            ..aim(0.8)
-        };
-        let after = |fraction: f64| {
-            let mut policy = Predictive::default();
-            policy.start(&sleeper);
-            policy.observe(&sleeper, sample(fraction)).map(|setting| setting.period)
-        };
-        assert_eq!(after(1.0 / (1.0 / 0.8 + 0.5)), locked(&sleeper));
-        assert_eq!(after(0.3), None);
+    fn what_is_given_too_much_ends_at_full_speed() {
+        assert!((taken_along(-0.013, 0.3, 0.6) + 0.013 * 4.0 / 7.0).abs() < 1e-9);
+        assert_eq!(taken_along(-0.013, 0.3, 1.0), 0.0);
+        assert!((taken_along(-0.013, 0.6, 0.3) + 0.0065).abs() < 1e-9);
+        assert!((taken_along(0.01, 0.2, 0.8) - 0.02).abs() < 1e-9);
+        assert_eq!(taken_along(-0.013, 1.0, 1.0), -0.013);
     }
 
     // Goal: whose full speed is not followed has the longer periods in which nodes lose less by clocks that differ, at a
@@ -718,7 +719,7 @@ mod tests {
         assert_eq!(policy.retarget(0.1, &unseen).unwrap().period, first(&unseen));
     }
 
-    // Goal: a program that falls short asleep, by less than if it lost all, is tried in longer periods before shorter ones.
+    // Goal: a program that falls short asleep, though it does not wait for long, is tried in longer periods before shorter ones.
     #[test]
     fn who_falls_short_asleep_gets_a_longer_period_next() {
         let sleeper = Aim {
@@ -762,6 +763,7 @@ mod tests {
     fn iterations_of_sleepers_take_a_whole_number_of_periods() {
         let sleeper = |target| Aim {
             iteration_seconds: 0.3,
+            waiting_seconds: 0.24,
             utilisation_most: 0.2,
             utilisation_least: 0.2,
             ..aim(target)
@@ -772,26 +774,29 @@ mod tests {
     }
 
     // Goal: a locked period that was chosen for another full speed is chosen again, where the rate is what that period
-    // makes it. Method: 72 ms were a fifth of an iteration at 20 % when an iteration took 72 ms; it takes 81.
+    // makes it. Method: 360 ms were a fifth of an iteration at 20 % when an iteration took 360 ms; it takes 405.
     #[test]
     fn a_locked_period_follows_full_speed() {
         let slower = Aim {
-            iteration_seconds: 0.081,
+            iteration_seconds: 0.405,
+            waiting_seconds: 0.288,
             utilisation_most: 0.2,
             utilisation_least: 0.2,
             threshold: 0.03,
             ..aim(0.2)
         };
-        let period = Nanos::from_millis(72);
-        assert_eq!(relocked(&slower, period, 0.225), Some(Nanos::from_millis(81)));
+        let period = Nanos::from_millis(360);
+        assert_eq!(relocked(&slower, period, 0.225), Some(Nanos::from_millis(405)));
         // Neither of what is near enough, nor where the rate is another than that of the period.
         assert_eq!(relocked(&slower, period, 0.205), None);
         assert_eq!(relocked(&slower, period, 0.25), None);
         assert_eq!(relocked(&Aim { utilisation_most: 1.0, ..slower }, period, 0.225), None);
-        let mut policy = Predictive { loses_asleep: true, ..Predictive::default() };
-        let mut setting = policy.start(&Aim { iteration_seconds: 0.072, ..slower });
+        // A period that fits into those of others is not locked, whatever the rate.
+        assert_eq!(relocked(&slower, Nanos::from_millis(320), 0.225), None);
+        let mut policy = Predictive::default();
+        let mut setting = policy.start(&Aim { iteration_seconds: 0.36, ..slower });
         assert_eq!(setting.period, period);
-        let answer = |setting: Setting| 0.081 / 5.0 / setting.period.as_secs_f64();
+        let answer = |setting: Setting| 0.405 / 5.0 / setting.period.as_secs_f64();
         for _ in 0..20 {
             setting = policy.observe(&slower, sample(answer(setting))).unwrap_or(setting);
         }
@@ -803,11 +808,11 @@ mod tests {
     // takes 200 ms: longer ones than the shortest may have room for that, and are locked all the same.
     #[test]
     fn a_locked_period_is_one_that_can_be_kept() {
-        let half = Aim { utilisation_most: 0.5, utilisation_least: 0.5, ..aim(0.5) };
-        let quick = Aim { iteration_seconds: 0.004, ..half };
-        let uneven = Aim { iteration_seconds: 0.1, utilisation_least: 0.01, ..half };
+        let half = sleeper(0.5);
+        let quick = Aim { iteration_seconds: 0.004, waiting_seconds: 0.002, ..half };
+        let uneven = Aim { utilisation_least: 0.01, ..half };
         for aim in [quick, uneven] {
-            let mut policy = Predictive { loses_asleep: true, ..Predictive::default() };
+            let mut policy = Predictive::default();
             policy.start(&Aim { target: 0.6, ..aim });
             let period = policy.retarget(0.6, &aim).unwrap().period;
             assert!(aim.range.holds(aim.target * aim.utilisation_least, period), "{period}");
@@ -820,10 +825,9 @@ mod tests {
     fn slices_that_cannot_be_kept_are_not_chosen() {
         let small = Aim { utilisation_least: 0.1, utilisation_most: 0.1, ..aim(0.1) };
         // 1 % of 10 ms would be 0.1 ms.
-        let periods = |aim: &Aim| Predictive::default().cheapest_first(aim);
-        assert!(periods(&small).iter().all(|period| *period >= Nanos::from_millis(100)));
+        assert!(cheapest_first(&small).iter().all(|period| *period >= Nanos::from_millis(100)));
         let tiny = Aim { utilisation_least: 0.001, ..aim(0.1) };
-        assert!(periods(&tiny).is_empty());
+        assert!(cheapest_first(&tiny).is_empty());
         assert_eq!(Predictive::default().start(&tiny).period, Nanos::from_millis(640));
     }
 }

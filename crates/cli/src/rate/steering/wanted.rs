@@ -68,7 +68,7 @@ impl Wanted {
         // The paper's utilisation is a part of all that a node gives, whatever the program makes of it.
         let full_speed = match policy {
             Policy::Paper(_) => FullSpeed::new(full_speed.rate(), &[full])?.polling(true),
-            _ => full_speed,
+            _ => full_speed.given(full),
         };
         Ok(Settings { policy, ..Settings::new(target, threshold, full_speed) })
     }
