@@ -101,6 +101,14 @@ mod tests {
         assert_eq!(cpu(&wanted(50, 3)), CpuPpm::from_percent(10));
     }
 
+    // Goal: of a program on nodes that had a part of their processors at full speed, less is known to be waiting for others.
+    #[test]
+    fn what_nodes_had_at_full_speed_is_told() {
+        let full_speed = FullSpeed::new(10.0, &[CpuPpm::from_percent(20)]).unwrap();
+        let settings = wanted(50, 3).settings(CpuPpm::from_percent(40), full_speed).unwrap();
+        assert!((settings.full_speed.waiting_seconds() - 0.05).abs() < 1e-9);
+    }
+
     #[test]
     fn nothing_is_no_rate() {
         for (wanted, field) in [(wanted(0, 2), "rate"), (wanted(30, 0), "threshold")] {
