@@ -3,7 +3,7 @@
 use crate::absences::Absences;
 use crate::agents::Agents;
 use crate::book::Book;
-use crate::call::{DrainedNode, Lacking, NAMED_MAX, Reason, Refusal, WithoutMechanism};
+use crate::call::{Beyond, DrainedNode, Lacking, NAMED_MAX, Reason, Refusal, WithoutMechanism};
 use crate::cluster::{Cluster, Group, Resource};
 use crate::pieces::{Piece, parted};
 use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
@@ -145,12 +145,27 @@ impl Admission<'_> {
         let granted = granted.map_err(|denied| match denied {
             Denied::Refused(mut refusal) => {
                 refusal.without_mechanism = self.without_mechanism(&refusal);
+                if let Some(beyond) = self.never(ask, &refusal.reason) {
+                    // Since when the rest is busy helps nobody then.
+                    (refusal.reason, refusal.lacking) = (Reason::Never(beyond), Vec::new());
+                }
                 refusal.counter_offers.append(&mut instead);
                 Denied::Refused(refusal)
             }
             Denied::Invalid(invalid) => Denied::Invalid(invalid),
         });
         Outcome { granted, decision }
+    }
+
+    /// What of resources can never be granted, where it is what nodes have of their own that `reason` is about.
+    fn never(&self, ask: &Ask, reason: &Reason) -> Option<Beyond> {
+        match (ask, reason) {
+            (Ask::Resources(asked), Reason::TooFewNodes { .. } | Reason::Lacking(_)) => {
+                self.beyond(asked)
+            }
+            (Ask::SiteNode(asked), Reason::Lacking(_)) => self.beyond(&asked.resources()),
+            _ => None,
+        }
     }
 
     /// Those of the nodes that a refusal names for what they cannot enforce on which the mechanism does not serve.
@@ -476,6 +491,12 @@ impl Admission<'_> {
     /// Whether it may not be granted a node, since that is none of those that it may have, or drained.
     fn is_out(&self, node: NodeIndex) -> bool {
         is_set(&self.outside, node) || is_set(&self.drained, node)
+    }
+
+    /// The nodes that it may have at some time: those that are drained, too.
+    pub fn may_ever_have(&self) -> impl Iterator<Item = NodeIndex> {
+        let all = self.cluster.topology().node_indices();
+        all.filter(|node| !is_set(&self.outside, *node))
     }
 
     /// How many nodes that it might have had otherwise are drained.

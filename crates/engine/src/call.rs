@@ -251,6 +251,9 @@ pub struct Refusal {
     /// The same, so much later, would be admitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earliest_start_unix_nanos: Option<WallTime>,
+    /// The same, from the time that was asked for on, would be admitted until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latest_end_unix_nanos: Option<WallTime>,
     /// Other goals that would be admitted at the time that was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counter_offers: Vec<CounterOffer>,
@@ -313,6 +316,8 @@ pub enum Reason {
     Goal(refusal::Reason),
     /// Some resources have too little free: of more than [`NAMED_MAX`], the first.
     Lacking(Vec<Lacking>),
+    /// Nodes do not have it at all, whatever is given back.
+    Never(Beyond),
     /// Too few nodes have the CPU and disk rates.
     TooFewNodes {
         /// So many are asked for.
@@ -381,6 +386,37 @@ pub enum Reason {
     Cancelled,
 }
 
+/// More of something than nodes have at all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beyond {
+    /// What.
+    pub share: NodeShare,
+    /// How much of it, in the user's words.
+    pub asked: String,
+    /// The most that can be granted on the nodes that are named, or on as many as are asked for; nothing = they have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most: Option<String>,
+    /// So many nodes are asked for.
+    pub needs: u32,
+    /// Those that have no more, where nodes were named: at most [`NAMED_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<Name>,
+}
+
+/// What each node has of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum NodeShare {
+    /// CPU.
+    Cpu,
+    /// What is read from its disk.
+    Read,
+    /// What is written to its disk.
+    Write,
+}
+
 /// A resource with too little free.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -430,6 +466,7 @@ impl Reason {
                 let all: Vec<_> = all.iter().map(|lacking| lacking.words(show)).collect();
                 all.join("; ")
             }
+            Self::Never(beyond) => beyond.to_string(),
             Self::TooFewNodes { needs, has } => {
                 format!("{needs} nodes are needed, and {has} have the CPU and disk rates free")
             }
@@ -488,6 +525,29 @@ impl Lacking {
     }
 }
 
+impl fmt::Display for Beyond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { share, asked, most, needs, nodes } = self;
+        let what = match share {
+            NodeShare::Cpu => "of a CPU",
+            NodeShare::Read => "read from disk",
+            NodeShare::Write => "written to disk",
+        };
+        write!(f, "{asked} {what} can never be granted: ")?;
+        match (most, nodes.as_slice()) {
+            (Some(most), [node]) => write!(f, "{node} has {most} for jobs"),
+            (Some(most), []) if *needs == 1 => write!(f, "no node has more than {most} for jobs"),
+            (Some(most), []) => write!(f, "no {needs} nodes have more than {most} each for jobs"),
+            (Some(most), nodes) => {
+                write!(f, "{} have no more than {most} each for jobs", list(nodes))
+            }
+            (None, []) if *needs == 1 => f.write_str("no disk of a node is in the topology"),
+            (None, []) => write!(f, "no disks of {needs} nodes are in the topology"),
+            (None, nodes) => write!(f, "no disk of {} is in the topology", list(nodes)),
+        }
+    }
+}
+
 impl DrainedNode {
     /// `node`, which is so.
     pub(crate) fn new(node: Name, Drained { by, reason, .. }: &Drained) -> Self {
@@ -541,6 +601,7 @@ impl From<Reason> for Refusal {
             kept: Vec::new(),
             without_mechanism: Vec::new(),
             earliest_start_unix_nanos: None,
+            latest_end_unix_nanos: None,
             counter_offers: Vec::new(),
             resource_offers: Vec::new(),
         }

@@ -41,7 +41,7 @@ impl Admission<'_> {
     }
 
     /// The fewest resources that satisfy `ask`, were the cluster idle.
-    fn least_need(&self, ask: &Ask) -> Option<Need> {
+    pub fn least_need(&self, ask: &Ask) -> Option<Need> {
         let (application, goal) = match ask {
             Ask::Resources(resources) => {
                 return Some(Need { resources: resources.clone(), promise: None });

@@ -64,8 +64,10 @@ pub mod event;
 pub mod policy;
 
 mod absences;
+mod beyond;
 mod claims;
 mod earliest;
+mod latest;
 mod less;
 mod malleable;
 mod offers;

@@ -5,10 +5,11 @@
 mod world;
 
 use keeptime_engine::call::{Lacking, NAMED_MAX, Reason, ResourceOffer};
-use keeptime_engine::{Answer, Call, Policy, Refusal};
+use keeptime_engine::{Answer, Call, CallError, Policy, Refusal};
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::{Ask, Malleable, NodeChoice, Request};
+use keeptime_model::topology::Topology;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share, WallTime};
 use keeptime_planner::refusal::{self, Change};
 use world::{World, application, at, goal, named, policy, refused, request, star};
@@ -53,6 +54,138 @@ fn too_few_nodes_says_what_the_others_lack_and_since_when() {
     let refusal = refused(world.reserve("e", request(NodeChoice::Any(4), 10, 0, 0, 10)));
     assert_eq!(refusal.unusable, ["n4".parse::<Name>().unwrap()]);
     assert!(refusal.to_string().ends_with("not connected, or not able to enforce it: n4"));
+}
+
+/// `n1` and `n2` have 40 % for jobs, `n3` 60 %; `n2` alone has a disk.
+fn unequal() -> World {
+    let mut text = String::from("name = \"unequal\"\nswitches = [{ name = \"s1\" }]\n");
+    let disk = "disk = { device = \"8:0\", read = \"100 MB/s\", write = \"50 MB/s\" }";
+    for (node, cpu, disk) in [(1, 40, ""), (2, 40, disk), (3, 60, "")] {
+        let name = format!("name = \"n{node}\"\ncpu = \"{cpu} %\"\naddress = \"10.0.0.{node}\"");
+        text.push_str(&format!("[[nodes]]\n{name}\n{disk}\n"));
+        text.push_str(&format!(
+            "[[links]]\nbetween = [\"n{node}\", \"s1\"]\nrate = \"1 Gbit/s\"\n"
+        ));
+    }
+    World::with(Topology::from_toml(&text).unwrap(), policy())
+}
+
+// Goal: what no node has at all is told as what can never be granted, with the most that ever can; what is short only now
+// is not.
+#[test]
+fn what_nodes_do_not_have_at_all_is_told_as_never() {
+    let mut world = unequal();
+    let mut never = |key: &str, asked: Request| {
+        let refusal = refused(world.reserve(key, asked));
+        assert_eq!((&refusal.lacking, refusal.earliest_start_unix_nanos), (&Vec::new(), None));
+        match &refusal.reason {
+            Reason::Never(beyond) => beyond.to_string(),
+            other => panic!("{key}: {other:?}"),
+        }
+    };
+    let cpu = |nodes, percent| request(nodes, percent, 0, 1_000, 100);
+    let said = |words: &str| format!("{words} for jobs");
+    let cpu_of_two = "41 % of a CPU can never be granted: no 2 nodes have more than 40 % each";
+    assert_eq!(never("a", cpu(NodeChoice::Any(2), 41)), said(cpu_of_two));
+    let cpu_of_one = "61 % of a CPU can never be granted: no node has more than 60 %";
+    assert_eq!(never("b", cpu(NodeChoice::Any(1), 61)), said(cpu_of_one));
+    let named_one = "41 % of a CPU can never be granted: n1 has 40 %";
+    assert_eq!(never("c", cpu(named(&["n1", "n3"]), 41)), said(named_one));
+    let named_two = "61 % of a CPU can never be granted: n3, n1 have no more than 60 % each";
+    assert_eq!(never("d", cpu(named(&["n3", "n1"]), 61)), said(named_two));
+    let read = |nodes, rate| reading(rate, cpu(nodes, 10));
+    let disk = "1 MB/s read from disk can never be granted: no disk";
+    assert_eq!(never("e", read(named(&["n1"]), 1)), format!("{disk} of n1 is in the topology"));
+    let of_two = format!("{disk}s of 2 nodes are in the topology");
+    assert_eq!(never("f", read(NodeChoice::Any(2), 1)), of_two);
+    let too_fast = "101 MB/s read from disk can never be granted: no node has more than 100 MB/s";
+    assert_eq!(never("g", read(NodeChoice::Any(1), 101)), said(too_fast));
+    // Each rank has its own share, and a node of those that may be had.
+    let among = ["n1", "n2"].iter().map(|name| name.parse().unwrap()).collect();
+    let asked = Request { among, ..cpu(NodeChoice::Any(1), 41) };
+    let of_these = "41 % of a CPU can never be granted: no node has more than 40 %";
+    assert_eq!(never("h", asked), said(of_these));
+    let mut unequal_ranks = cpu(named(&["n3", "n1"]), 50);
+    let Ask::Resources(resources) = &mut unequal_ranks.ask else { panic!() };
+    resources.set_rank_cpu([50, 40].map(CpuPpm::from_percent).to_vec());
+    world.reserve("i", unequal_ranks).unwrap();
+    // It has that, at other times; and less of them is offered as ever.
+    let refusal = refused(world.reserve("j", cpu(NodeChoice::Any(1), 60)));
+    assert_eq!(refusal.reason, Reason::TooFewNodes { needs: 1, has: 0 });
+    assert_eq!(refusal.earliest_start_unix_nanos, Some(at(1_100)));
+    let refusal = refused(world.reserve("k", cpu(NodeChoice::Any(2), 60)));
+    assert!(matches!(refusal.reason, Reason::Never(_)), "{refusal}");
+    let drained = cpu(NodeChoice::Any(4), 10);
+    assert_eq!(
+        refused(world.reserve("l", drained)).reason,
+        Reason::TooFewNodes { needs: 4, has: 2 }
+    );
+}
+
+/// Asks for the same until the latest end that a refusal of it tells, which is granted, and for a second more, which is not.
+fn latest(world: &mut World, key: &str, asked: Request) -> Option<WallTime> {
+    let refusal = refused(world.reserve(key, asked.clone()));
+    let (end, from) = (refusal.latest_end_unix_nanos?, asked.from_unix_nanos.unwrap());
+    let mut until = |end: WallTime| {
+        let duration_nanos = Some(end.saturating_since(from));
+        world.call("ada", Call::Consider { request: Request { duration_nanos, ..asked.clone() } })
+    };
+    let found = until(end);
+    assert!(matches!(found, Some(Ok(Answer::Possible { .. }))), "{key}: {found:?}");
+    let longer = until(end.saturating_add(Nanos::from_secs(1)));
+    assert!(matches!(longer, Some(Err(CallError::Refused { .. }))), "{key}: {longer:?}");
+    Some(end)
+}
+
+// Goal: who asks for a longer time than is free, perhaps by a default, learns how long it can be had.
+#[test]
+fn the_latest_end_is_told_until_which_it_would_be_admitted() {
+    let mut world = World::star(4);
+    world.reserve("a", request(named(&["n1", "n2", "n3"]), 80, 0, 5_000, 100)).unwrap();
+    world.reserve("b", request(named(&["n4"]), 80, 0, 3_000, 100)).unwrap();
+    world.reserve("c", request(named(&["n3"]), 60, 0, 4_000, 100)).unwrap();
+    let long = |nodes, percent, mbit| request(nodes, percent, mbit, 1_000, 9_000);
+    assert_eq!(latest(&mut world, "d", long(named(&["n1"]), 30, 0)), Some(at(5_000)));
+    assert_eq!(latest(&mut world, "e", long(named(&["n1", "n3"]), 50, 0)), Some(at(4_000)));
+    let ends = [(2, 5_000), (3, 4_000), (4, 3_000)];
+    for (count, end) in ends {
+        let asked = long(NodeChoice::Any(count), 50, 0);
+        assert_eq!(latest(&mut world, &format!("any-{count}"), asked), Some(at(end)));
+    }
+    // Without an end, too.
+    let ever = Request { duration_nanos: None, ..long(NodeChoice::Any(2), 50, 0) };
+    assert_eq!(latest(&mut world, "f", ever), Some(at(5_000)));
+    // Not where it does not fit for a moment, nor where time is not in the way.
+    world.reserve("g", request(named(&["n1", "n2"]), 80, 0, 990, 100)).unwrap();
+    assert_eq!(latest(&mut world, "h", long(NodeChoice::Any(3), 50, 0)), None);
+    assert_eq!(latest(&mut world, "i", long(NodeChoice::Any(2), 10, 101)), None);
+    assert_eq!(latest(&mut world, "j", long(NodeChoice::Any(5), 10, 0)), None);
+}
+
+#[test]
+fn the_latest_end_is_no_later_than_links_and_shares_are_free() {
+    let half = Share::from_percent(50).unwrap();
+    let mut world = World::with(star(2), Policy { user_cpu: half, ..policy() });
+    let request_of_bob = request(named(&["n1", "n2"]), 10, 60, 5_000, 100);
+    let call = Call::Reserve { key: "a".parse().unwrap(), request: request_of_bob };
+    world.call("bob", call).unwrap().unwrap();
+    let long = |mbit| request(NodeChoice::Any(2), 10, mbit, 1_000, 9_000);
+    assert_eq!(latest(&mut world, "b", long(50)), Some(at(5_000)));
+    world.reserve("c", request(named(&["n1", "n2"]), 45, 0, 4_000, 100)).unwrap();
+    assert_eq!(latest(&mut world, "d", long(50)), Some(at(4_000)));
+}
+
+// Goals end where the fewest resources that will do are there no longer; what runs may be made longer until then.
+#[test]
+fn goals_and_what_runs_are_told_the_latest_end() {
+    let mut world = World::with_application(2, "");
+    world.reserve("a", goal(1_100, 5_000, 100)).unwrap();
+    assert_eq!(latest(&mut world, "b", goal(1_100, 4_950, 100)), Some(at(5_000)));
+    let handle = world.reserve("c", request(named(&["n1"]), 10, 0, 0, 600)).unwrap();
+    world.reserve("d", request(named(&["n1"]), 80, 0, 3_600, 600)).unwrap();
+    let longer = request(named(&["n1"]), 50, 0, 0, 3_700);
+    let refusal = refused(world.call("ada", Call::Modify { handle, request: longer }).unwrap());
+    assert_eq!(refusal.latest_end_unix_nanos, Some(at(3_600)));
 }
 
 #[test]

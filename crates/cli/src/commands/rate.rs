@@ -1,11 +1,13 @@
 //! `keeptime run --rate`, `keeptime rate set` and `keeptime top`: runs that are held at a part of
 //! their full speed.
 
-use super::{Ending, Session, print_json, reservations};
+use super::reservations::{self, AskedFor};
+use super::{Ending, Session, print_json};
 use crate::arguments::{RateCommand, RunArguments, TopArguments};
 use crate::detach::Departure;
 use crate::execute::{Ran, Run, execute_within, heard, pass_on};
 use crate::hold::Hold;
+use crate::lasting::{Lasting, Source};
 use crate::rate::door::{self, Answer, Asked, RateView};
 use crate::rate::known::KnownSpeeds;
 use crate::rate::nodes::{node_indices, set_schedules};
@@ -14,6 +16,7 @@ use crate::rate::{News, Steered};
 use crate::{brokers, interrupt, live, place, terminal};
 use anyhow::{Context, Result};
 use keeptime_broker::client::ClientError;
+use keeptime_broker::core::now;
 use keeptime_control::{FullSpeed, Policy};
 use keeptime_engine::book::Reservation;
 use keeptime_launch::process::Said;
@@ -190,7 +193,10 @@ pub fn run(arguments: &RunArguments, target: Share, departure: &Departure) -> Re
         Ok(reserved) => reserved,
         Err(error) => {
             let error = error.downcast::<ClientError>()?;
-            return reservations::refused(error, arguments.json);
+            let limit = session.application.timeout();
+            let lasting = Lasting { rate: target, ..limited(arguments, limit) };
+            let asked_for = AskedFor { lasting, from: now() };
+            return reservations::refused_lasting(error, None, Some(asked_for), arguments.json);
         }
     };
     let (reservation, application) = (reserved.hold.handle(), &session.application);
@@ -219,6 +225,16 @@ pub fn run(arguments: &RunArguments, target: Share, departure: &Departure) -> Re
         print!("{}", table(&[view]));
     }
     Ok(Ending::Done)
+}
+
+/// What says how long a run may take, which is `limit`.
+pub(super) fn limited(arguments: &RunArguments, limit: Nanos) -> Lasting {
+    let source = match (arguments.program.is_given(), arguments.program.limit) {
+        (false, _) => Source::Timeout,
+        (true, Some(_)) => Source::Limit,
+        (true, None) => Source::LimitByDefault,
+    };
+    Lasting::new(source, Some(limit))
 }
 
 /// Changes the rate of a run.

@@ -184,6 +184,7 @@ impl Engine {
                         offers.for_each(|offer| offer.resources.nodes = before.nodes.clone());
                     }
                 }
+                let end = is_had_for_less(&request).then(|| admission.latest(&ask, span)).flatten();
                 admission.absences = admission.absences.later_by(ACCEPTED_WITHIN);
                 // What has begun does not begin later.
                 let begins = old.is_none_or(|old| old.state != State::Active);
@@ -191,13 +192,18 @@ impl Engine {
                 let start = when.and_then(|when| admission.earliest(&ask, when));
                 let start = start.map(|(start, _)| start);
                 // A change keeps more than what is counted here: what was given beside, or promised for later.
-                let is_had_from = |start: &WallTime| {
-                    let request = Request { from_unix_nanos: Some(*start), ..request };
+                let mut is_had = |request| {
                     let telling = Telling::Reason;
-                    self.plan_counted(owner, key, request, place, telling, number).is_ok()
+                    self.plan_counted(owner, key.clone(), request, place, telling, number).is_ok()
                 };
-                refusal.earliest_start_unix_nanos =
-                    start.filter(|start| old.is_none() || is_had_from(start));
+                refusal.latest_end_unix_nanos = end.filter(|end| {
+                    let duration_nanos = Some(end.saturating_since(from));
+                    is_had(Request { duration_nanos, ..request.clone() })
+                });
+                refusal.earliest_start_unix_nanos = start.filter(|start| {
+                    let from_unix_nanos = Some(*start);
+                    old.is_none() || is_had(Request { from_unix_nanos, ..request.clone() })
+                });
                 Err(Declined { denied: Denied::Refused(refusal), decision })
             }
             Err(invalid) => Err(invalid.into()),
@@ -422,6 +428,11 @@ impl Engine {
             Err(bug) => unreachable!("what was admitted is held: {bug}"),
         }
     }
+}
+
+/// Whether a shorter time would be of use: what is malleable has all of its CPU or is late, and a site keeps its nodes.
+fn is_had_for_less(request: &Request) -> bool {
+    request.malleable.is_none() && !matches!(request.ask, Ask::SiteNode(_))
 }
 
 /// What is asked for, on these nodes; where there are none, as it is.
