@@ -2,6 +2,7 @@
 //! certificates. Files that have changed are read again for each connection, so that a certificate can be renewed meanwhile.
 
 use crate::lines::is_timeout;
+use keeptime_credentials::certificate::Facts;
 use keeptime_credentials::dates;
 use keeptime_credentials::endpoint::Endpoint;
 use keeptime_credentials::identity::Identity;
@@ -88,6 +89,15 @@ impl Source for NodeFiles {
         check_own(&tls, &self.node, &self.place)?;
         Ok(tls)
     }
+}
+
+/// What the node shows to the broker, as it would be read for a connection.
+///
+/// # Errors
+/// If a file cannot be used, or the certificate is not the node's.
+pub(crate) fn read_own(place: &BrokerTls, node: &Name) -> io::Result<Option<Facts>> {
+    let files = NodeFiles { place: place.clone(), node: node.clone() };
+    Ok(files.read()?.facts().cloned())
 }
 
 impl Dialer {

@@ -9,6 +9,7 @@
 //! * [`enforce`]: how it is done, by `keeptime-linux`;
 //! * [`store`]: the record that a restarted agent starts from;
 //! * [`clock`]: what time it is, where the node's clock may step;
+//! * [`check`]: whether a configuration can work on this node, before an agent starts;
 //! * [`claim`]: that one agent serves a node;
 //! * [`server`], [`client`], [`wire`]: the Unix socket, both ends, and what is said on it; [`seats`]: how many connections
 //!   each of those has who come;
@@ -19,6 +20,7 @@
 
 pub mod agent;
 pub mod book;
+pub mod check;
 pub mod claim;
 pub mod client;
 pub mod clock;

@@ -222,24 +222,31 @@ fn an_agent_ends_at_the_first_signal() {
     assert_eq!(ended.signal(), Some(Signal::SIGTERM as i32));
 }
 
-// Goal: a device that is typed wrongly is noticed where the configuration is checked, and not when nothing is enforced. Where the
-// device comes later than the check, as after a boot, that is no error.
+// Goal: what cannot work is noticed where the configuration is checked, all of it at once and by the exit code, since what
+// follows is `&& systemctl enable --now`; and what was found right is told.
 #[test]
-fn a_check_tells_of_a_device_that_is_not_there() {
+fn a_check_fails_where_the_agent_could_not_work() {
     let directory = tempfile::tempdir().unwrap();
-    let checked = |device: &str| {
+    let checked = |device: &str, more: &str| {
         let mut command = agent(directory.path());
         let path = directory.path().join("agent.toml");
         let text = fs::read_to_string(&path).unwrap().replace("\"lo\"", device);
-        fs::write(&path, text + "cgroup = \"keeptime/t-check\"\n").unwrap();
+        fs::write(&path, text + "cgroup = \"keeptime/t-check\"\n" + more).unwrap();
         command.arg("--check").output().unwrap()
     };
-    let missing = checked("\"nowhere0\"");
-    assert_eq!(missing.status.code(), Some(0), "{}", said(&missing));
+    let files = "[broker_tls]\naddress = \"head:7412\"\ncertificate = \"/nowhere/a.pem\"\n\
+                 key = \"/nowhere/a-key.pem\"\nca = \"/nowhere/ca.pem\"\n";
+    let missing = checked("\"nowhere0\"", files);
+    assert_eq!(missing.status.code(), Some(2), "{}", said(&missing));
     let told = String::from_utf8_lossy(&missing.stderr);
     assert!(told.contains("there is no network device nowhere0, "), "{told}");
     assert!(told.contains("those that are there: "), "{told}");
-    assert!(!said(&checked("\"lo\"")).contains("no network device"));
+    assert!(told.contains("ca: cannot read /nowhere/ca.pem: "), "{told}");
+    assert!(told.ends_with("could not work: 4 wrong\n"), "{told}");
+    let right = String::from_utf8_lossy(&missing.stdout);
+    assert!(right.contains("cpu: ") && !right.contains("device"), "{right}");
+    let found = checked("\"lo\"", "");
+    assert!(!said(&found).contains("no network device"), "{}", said(&found));
 }
 
 // Goal: what an agent enforces and records is not touched by another that is started beside it. Method: its record becomes

@@ -197,7 +197,9 @@ former expires. What the kernel enforces stays when the agent ends; the next
 one takes it up. A device that is not there yet is waited for, for a minute.
 A node has one agent: it holds a lock beside its socket as long as it lives.
 
-Exit codes: 0 checked (--check), 2 error, 64 the configuration is wrong.
+Exit codes: 0 checked (--check), 2 error, or what --check found cannot work
+(no such device or disk, too few processors, certificates), 64 the
+configuration is wrong.
 
 Every key, among them those that let processes leave groups with limits:
 docs/formats/configuration.md.
