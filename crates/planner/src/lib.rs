@@ -9,6 +9,7 @@
 //! * [`availability`]: what is free now;
 //! * [`placement`]: which nodes hold a communication pattern at the greatest rate;
 //! * [`translate`]: from a goal to a plan or a refusal (thesis, chapter 3);
+//! * [`instead`]: what other preferences than the fastest would come to;
 //! * [`explanation`]: the way from all curves to the chosen point (thesis, Figures 3.4 to 3.9);
 //! * [`outline`]: the same in short, as it is recorded;
 //! * [`refusal`]: why not, and what would be admitted instead;
@@ -75,6 +76,7 @@ pub mod drift;
 pub mod explanation;
 pub mod fitted;
 pub mod guided;
+pub mod instead;
 mod nnls;
 pub mod outline;
 mod phases;

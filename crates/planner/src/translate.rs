@@ -16,6 +16,7 @@ use crate::curve::{BandwidthRange, Between, FittedCurve};
 use crate::drift::Drift;
 use crate::explanation::{Alternative, CurveTrail, Explanation};
 use crate::fitted::FittedProfile;
+use crate::instead::{Instead, instead};
 use crate::placement::Allocator;
 use crate::price::{Holding, Reserved};
 use crate::refusal::{Refusal, refuse};
@@ -46,6 +47,9 @@ pub struct Decision {
     pub verdict: Verdict,
     /// How it came about.
     pub explanation: Explanation,
+    /// What other preferences would come to, where the fastest is planned.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instead: Vec<Instead>,
 }
 
 /// A plan, or why there is none.
@@ -134,7 +138,8 @@ pub fn schedule(
             options,
         )),
     };
-    Decision { verdict, explanation }
+    let instead = instead(profile, &explanation);
+    Decision { verdict, explanation, instead }
 }
 
 /// `QoS_Translate(X)`: what becomes of each curve, and which alternative is chosen.
@@ -252,7 +257,7 @@ fn follow(
 
 /// The order among alternatives: the least is chosen. What the preference leaves open goes to less
 /// time, fewer resources, better parameters, and at last the earlier curve.
-fn order(
+pub(crate) fn order(
     prefer: Preference,
     profile: &FittedProfile,
     curve: usize,
