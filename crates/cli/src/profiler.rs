@@ -25,6 +25,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use thiserror::Error;
 
 /// What is to be measured.
 #[derive(Debug, Clone)]
@@ -87,8 +88,10 @@ fn places_on(
     let (pattern, cpu) = (application.pattern(), application.cpu());
     let place = |nodes| {
         let placed = max_rate(topology, free, pattern, nodes, cpu);
-        placed.map(|placed| (nodes, placed)).with_context(|| {
-            format!("{nodes} nodes with {cpu} of a CPU free are needed, and there are fewer")
+        placed.map(|placed| (nodes, placed)).ok_or_else(|| {
+            let reason =
+                format!("{nodes} nodes with {cpu} of a CPU free are needed, and there are fewer");
+            NotNow { reason }.into()
         })
     };
     numbers.into_iter().map(place).collect()
@@ -159,11 +162,13 @@ fn open_lock(lock: &Path) -> io::Result<File> {
 }
 
 impl Order {
-    /// Checks that every bandwidth can be held where it is to be measured.
+    /// Checks that every bandwidth can be held where it is to be measured, where `promised` is what each flow could have if
+    /// nothing was reserved.
     ///
     /// # Errors
-    /// The first bandwidth that is too much, and what would be accepted.
-    pub fn check(&self, topology: &Topology) -> Result<(), Invalid> {
+    /// The first bandwidth that is too much, and what would be accepted: [`Invalid`] if it is more than links can promise,
+    /// and [`NotNow`] if others have it.
+    pub fn check(&self, topology: &Topology, promised: Option<BitsPerSecond>) -> Result<()> {
         for placed in self.places.values() {
             let too_much = self.grid.bandwidths().iter().find(|b| **b > placed.rate);
             if let (Some(bandwidth), Some(bottleneck)) = (too_much, &placed.bottleneck) {
@@ -175,7 +180,11 @@ impl Order {
                     topology.direction_name(bottleneck.direction),
                     bottleneck.free,
                 );
-                return Err(Invalid::new("bandwidths", bandwidth, expected));
+                if promised.is_some_and(|promised| *bandwidth <= promised) {
+                    let reason = format!("{bandwidth} for each flow cannot be had now: {expected}");
+                    return Err(NotNow { reason }.into());
+                }
+                return Err(Invalid::new("bandwidths", bandwidth, expected).into());
             }
         }
         Ok(())
@@ -204,6 +213,13 @@ impl Extent {
             Self::Known(wanted) => wanted.runs.min(all),
         }
     }
+}
+
+/// What can be measured when others have less, and not now.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{reason}")]
+pub struct NotNow {
+    reason: String,
 }
 
 /// How many runs it took.
@@ -336,8 +352,16 @@ mod tests {
         let grid = Grid::new([19, 95].map(BitsPerSecond::from_mbit).to_vec()).unwrap();
         let (curves, extent) = (Vec::new(), Extent::Full { samples: 1 });
         let order = Order { curves, places: places(&free), grid, extent };
-        let error = order.check(&topology).unwrap_err().to_string();
+        let [least, most] = [94, 95].map(|mbit| Some(BitsPerSecond::from_mbit(mbit)));
+        let error = order.check(&topology, least).unwrap_err();
+        assert!(error.is::<Invalid>(), "more than links can promise: {error}");
+        let error = error.to_string();
         assert!(error.contains("\"95 Mbit/s\" is not accepted"), "{error}");
+        assert!(error.ends_with(", of which 75 Mbit/s is free"), "{error}");
+        let error = order.check(&topology, most).unwrap_err();
+        assert!(error.is::<NotNow>(), "others have it: {error}");
+        let error = error.to_string();
+        assert!(error.starts_with("95 Mbit/s for each flow cannot be had now: at most"), "{error}");
         assert!(error.ends_with(", of which 75 Mbit/s is free"), "{error}");
     }
 

@@ -3,9 +3,10 @@
 use super::{Ending, Session, print_json};
 use crate::arguments::ProfileArguments;
 use crate::load::Flood;
-use crate::profiler::{Effort, Extent, Order, lock, measure, places, rate_promised};
+use crate::profiler::{Effort, Extent, NotNow, Order, lock, measure, places, rate_promised};
 use crate::{files, interrupt, story};
 use anyhow::{Context, Error, Result, ensure};
+use keeptime_broker::client::ClientError;
 use keeptime_model::Invalid;
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::goal::parse_setting;
@@ -32,8 +33,28 @@ const STEPS: u32 = 6;
 /// Of the intervals that are shown, where the measured runs support it.
 const NINETY: Share = Share::from_percent(90).expect("at most 100");
 
-/// Measures and tells the knees and the effort.
+/// Measures and tells the knees and the effort. What others have now is refused.
 pub fn run(arguments: &ProfileArguments) -> Result<Ending> {
+    match measured(arguments) {
+        Err(error) if is_refused(&error) => {
+            let reason = format!("{error:#}");
+            match arguments.json {
+                true => print_json(&serde_json::json!({ "refused": reason }))?,
+                false => println!("refused: {reason}"),
+            }
+            Ok(Ending::Refused)
+        }
+        ended => ended.map(|()| Ending::Done),
+    }
+}
+
+/// Whether the cluster has no room now for what was to be measured.
+fn is_refused(error: &Error) -> bool {
+    let problem = error.downcast_ref::<ClientError>().and_then(ClientError::problem);
+    error.is::<NotNow>() || problem.is_some_and(|problem| problem.refusal.is_some())
+}
+
+fn measured(arguments: &ProfileArguments) -> Result<()> {
     let session = Session::open(&arguments.application)?;
     // Dropped, and so let go of, with this function.
     let _lock = lock(&session.profile_path)?;
@@ -43,12 +64,11 @@ pub fn run(arguments: &ProfileArguments) -> Result<Ending> {
     let effort = measure_rest(&session, arguments, &order, &mut profile)?;
     let (application, path) = (&session.application, &session.profile_path);
     if arguments.json {
-        print_json(&(&profile, effort))?;
-        return Ok(Ending::Done);
+        return print_json(&(&profile, effort));
     }
     let known: Vec<_> =
         profile.curves.iter().map(|c| known_to(application, &profile, c, &order.grid)).collect();
-    table(&FittedProfile::new(application.clone(), &profile)?, &profile, &known);
+    print!("{}", table(&FittedProfile::new(application.clone(), &profile)?, &profile, &known));
     across(application, &profile).iter().for_each(|line| println!("{line}"));
     println!(
         "{} runs, {} in the full grid; written: {}",
@@ -60,12 +80,14 @@ pub fn run(arguments: &ProfileArguments) -> Result<Ending> {
     let is_unknown = |(c, off): &(&Curve, &f64)| c.nodes > 1 && **off > precision.as_f64();
     let count = profile.curves.iter().zip(&known).filter(is_unknown).count();
     if count > 0 {
+        let more = if arguments.full { "--samples" } else { "--runs" };
         println!(
-            "{count} of {} curves not known to {precision}: more --runs",
+            "not known to {precision}: {count} of {} curves, by as much as \"off by\" says, which \
+             promises follow; more {more} make it less",
             profile.curves.len()
         );
     }
-    Ok(Ending::Done)
+    Ok(())
 }
 
 /// Measures what `profile` lacks, under load if that is asked for.
@@ -129,19 +151,8 @@ fn same_command(is_begun_anew: bool) -> &'static str {
 }
 
 /// One line a curve: the knee, how far its times may be off, and how far single runs lie apart.
-fn table(fitted: &FittedProfile, profile: &Profile, known: &[f64]) {
-    println!(
-        "{:<34} {:>6} {:>12} {:>10} {:>10} {:>5} {:>8} {:>18} {:>7}  times by",
-        "curve",
-        "nodes",
-        "knee",
-        "at knee",
-        "at least",
-        "runs",
-        "known to",
-        "runs between",
-        "share"
-    );
+fn table(fitted: &FittedProfile, profile: &Profile, known: &[f64]) -> String {
+    let mut rows = vec![HEADINGS.map(String::from)];
     for fitted in fitted.curves() {
         let is_it = |(c, _): &(&Curve, &f64)| {
             c.nodes == fitted.nodes() && c.parameters == **fitted.parameters()
@@ -149,21 +160,51 @@ fn table(fitted: &FittedProfile, profile: &Profile, known: &[f64]) {
         let Some((curve, off)) = profile.curves.iter().zip(known).find(is_it) else { continue };
         let least = fitted.points().first().map_or(0.0, |p| p.time_nanos.as_secs_f64());
         let [apart, share] = apart(fitted.interval(NINETY));
-        println!(
-            "{:<34} {:>6} {:>12} {:>10} {:>10} {:>5} {:>8} {apart:>18} {share:>7}  {}",
+        rows.push([
             story::parameters(&curve.parameters),
-            curve.nodes,
+            curve.nodes.to_string(),
             fitted.knee().bandwidth_bits_per_second.to_string(),
             story::seconds(fitted.knee().time_nanos.as_secs_f64()),
             story::seconds(least),
-            curve.points.iter().map(|p| p.samples_nanos.len()).sum::<usize>(),
+            curve.points.iter().map(|p| p.samples_nanos.len()).sum::<usize>().to_string(),
             if off.is_finite() { format!("{:.1} %", 100.0 * off) } else { "-".into() },
+            apart,
+            share,
             match fitted.method() {
-                Method::Model => "model",
-                Method::Interpolation => "medians",
-            }
-        );
+                Method::Model => "model".into(),
+                Method::Interpolation => "medians".into(),
+            },
+        ]);
     }
+    aligned(&rows)
+}
+
+const HEADINGS: [&str; 10] = [
+    "curve",
+    "nodes",
+    "knee",
+    "time at knee",
+    "time at least rate",
+    "runs",
+    "off by",
+    "runs lie between",
+    "so many",
+    "times by",
+];
+
+/// Columns as wide as what is in them, with two spaces between: the first and the last begin at the left, the others end at
+/// the right.
+fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let line = |row: &[String; COLUMNS]| {
+        let cells = row.iter().enumerate().map(|(column, cell)| match column {
+            0 => format!("{cell:<0$}", width(column)),
+            last if last + 1 == COLUMNS => cell.clone(),
+            _ => format!("{cell:>0$}", width(column)),
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
 }
 
 /// By how much any time of a curve may be off, as a part of it; infinite where there is one point.
@@ -264,7 +305,8 @@ fn order(
     let grid = Grid::new(bandwidths)?;
     let extent = extent(arguments, &grid, samples)?;
     let order = Order { curves, places, grid, extent };
-    let checked = order.check(topology);
+    let promised = rate_promised(&session.cluster, application, nodes.iter().copied())?;
+    let checked = order.check(topology, promised);
     match origin {
         // Nobody named what is refused.
         Some(origin) => checked.context(origin)?,
@@ -471,6 +513,23 @@ mod tests {
             }
         }
         (application, profile)
+    }
+
+    // Goal: each heading stands above its own column, however long what is below it.
+    #[test]
+    fn headings_and_columns_end_at_the_same_place() {
+        let (application, profile) = measured(&[1, 2], |_| 1.0);
+        let fitted = FittedProfile::new(application, &profile).unwrap();
+        let text = table(&fitted, &profile, &[f64::INFINITY, 1.051]);
+        let lines: Vec<_> = text.lines().collect();
+        let [head, one, two] = lines[..] else { panic!("{text}") };
+        for (heading, below) in [("runs", "6"), ("off by", "105.1 %"), ("knee", "20 Mbit/s")] {
+            let end =
+                |line: &str, word: &str| line.find(&format!(" {word}  ")).unwrap() + word.len();
+            assert_eq!(end(head, heading), end(two, below), "{text}");
+        }
+        assert!(one.contains("  -  "), "{text}");
+        assert!(!text.contains(" \n"), "{text}");
     }
 
     #[test]
