@@ -2,8 +2,10 @@
 //! would be admitted instead. Pure: everything is a text.
 
 use keeptime_model::application::Parameters;
+use keeptime_model::goal::Preference;
 use keeptime_model::topology::Topology;
 use keeptime_planner::explanation::Stage;
+use keeptime_planner::instead::Instead;
 use keeptime_planner::outline::{CurveOutline, Outline};
 use keeptime_planner::refusal::{Change, Refusal};
 use keeptime_planner::translate::{Decision, Plan, Verdict};
@@ -12,7 +14,10 @@ use keeptime_planner::translate::{Decision, Plan, Verdict};
 pub fn decision(decision: &Decision, topology: &Topology) -> String {
     let mut text = outline(&Outline::of(&decision.explanation, usize::MAX));
     match &decision.verdict {
-        Verdict::Planned(plan) => text.push_str(&self::plan(plan, topology)),
+        Verdict::Planned(plan) => {
+            text.push_str(&self::plan(plan, topology));
+            text.push_str(&instead(&decision.instead));
+        }
         Verdict::Refused(refusal) => text.push_str(&self::refusal(refusal)),
     }
     text
@@ -22,6 +27,28 @@ pub fn decision(decision: &Decision, topology: &Topology) -> String {
 pub fn outline(outline: &Outline) -> String {
     let stages = Stage::ALL.map(|stage| self::stage(outline, stage));
     format!("goal: {}\n{}", outline.goal, stages.concat())
+}
+
+/// What less would do, or with better parameters, and how to have it planned so.
+pub fn instead(all: &[Instead]) -> String {
+    let line = |instead: &Instead| {
+        let Instead { prefer, nodes, bandwidth_bits_per_second, time_nanos, .. } = instead;
+        let what = match prefer {
+            Preference::Best => "better parameters",
+            _ => "less",
+        };
+        let parameters = match instead.parameters.is_empty() {
+            true => String::new(),
+            false => parameters(&instead.parameters) + " ",
+        };
+        let nodes = if *nodes == 1 { "1 node".into() } else { format!("{nodes} nodes") };
+        let time = seconds(time_nanos.as_secs_f64());
+        format!(
+            "{what} would do: {parameters}on {nodes}, {bandwidth_bits_per_second} for each flow, in {time} \
+             (--prefer {prefer})\n"
+        )
+    };
+    all.iter().map(line).collect()
 }
 
 /// What is promised with which resources.
@@ -182,6 +209,25 @@ mod tests {
     fn told(planned: &Plan) -> String {
         let file = "name = \"one\"\nnodes = [{ name = \"n1\", cpu = \"40 %\" }]\n";
         plan(planned, &Topology::from_toml(file).unwrap())
+    }
+
+    // Goal: who did not say what to prefer learns that less would do, and how to have it.
+    #[test]
+    fn less_and_better_are_told_with_what_to_type() {
+        let of = |prefer, nodes, size: &str| Instead {
+            prefer,
+            parameters: Parameters::from([("size".parse().unwrap(), size.into())]).into(),
+            nodes,
+            bandwidth_bits_per_second: BitsPerSecond::new(19_400_000),
+            time_nanos: Nanos::from_millis(980),
+        };
+        let all = [of(Preference::Cheapest, 1, "256"), of(Preference::Best, 2, "512")];
+        let expected = "less would do: size 256 on 1 node, 19.4 Mbit/s for each flow, in 0.980 s \
+                        (--prefer cheapest)\n\
+                        better parameters would do: size 512 on 2 nodes, 19.4 Mbit/s for each flow, \
+                        in 0.980 s (--prefer best)\n";
+        assert_eq!(instead(&all), expected);
+        assert_eq!(instead(&[]), "");
     }
 
     // Goal: nobody is told a share of runs that those which were measured do not support.

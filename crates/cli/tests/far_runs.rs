@@ -355,7 +355,8 @@ fn an_ordinary_user_measures_plans_and_runs_over_ssh() {
 
     let plan = far.keeptime("ada", &[&["plan"], &GOAL[..]].concat(), 0);
     let plan: Value = serde_json::from_str(&plan).unwrap();
-    assert!(plan["verdict"]["planned"].is_object(), "{plan}");
+    let nodes = plan["verdict"]["planned"]["nodes"].as_array().unwrap();
+    assert!(nodes.iter().all(|node| NODES.contains(&node.as_str().unwrap())), "{plan}");
     let told = far.keeptime("ada", &[&["run"], &GOAL[..5]].concat(), 0);
     let group = |node| format!("keeptime/_lab.{}/{node}/", far.world.name);
     for node in NODES {

@@ -3,7 +3,7 @@
 use super::{Ending, Session, print_json};
 use crate::arguments::{GoalArguments, PlanArguments};
 use crate::hold::reserved_for;
-use crate::{brokers, story};
+use crate::{brokers, named, story};
 use anyhow::Result;
 use keeptime_model::reservation::Request;
 use keeptime_planner::translate::{Decision, Verdict};
@@ -13,7 +13,7 @@ pub fn run(arguments: &PlanArguments) -> Result<Ending> {
     let session = Session::open(&arguments.application)?;
     let decision = explain(&session, &arguments.goal)?;
     if arguments.json {
-        print_json(&decision)?;
+        print_json(&named::decision(&decision, session.cluster.topology())?)?;
     } else {
         print!("{}", story::decision(&decision, session.cluster.topology()));
     }

@@ -3,25 +3,31 @@
 use super::{Ending, print_json};
 use crate::arguments::{
     CancelArguments, ListArguments, ModifyArguments, OneArguments, RegisterArguments,
-    ReserveArguments, WatchArguments,
+    ReserveArguments, Wanted, WatchArguments,
 };
+use crate::lasting::{Lasting, Source, ToldLasting};
 use crate::place::{self, connect};
 use crate::{allocation, brokers, files, requests, story, times};
 use anyhow::{Result, ensure};
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 use keeptime_broker::client::{ClientError, new_key};
+use keeptime_broker::core::now;
 use keeptime_broker::wire::{Filter, Happened, History, Known, Possible, Problem};
 use keeptime_broker::words;
 use keeptime_engine::book::Reservation;
+use keeptime_engine::call::{Beyond, Reason};
 use keeptime_engine::{Event, Refusal};
 use keeptime_model::Invalid;
-use keeptime_model::reservation::{Handle, Request};
+use keeptime_model::reservation::{Ask, Handle, Request};
 use keeptime_model::units::{Nanos, WallTime};
 use serde::Serialize;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+/// How nodes come to disks whose rates may be promised.
+const DISK_ADDED: &str = "a disk is added as `disk` of its node in the broker's topology file \
+    (docs/formats/topology.md), or by keeptime lab up --disk\n";
 /// How long to wait before a watch looks for a broker that went away.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -32,6 +38,7 @@ pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
     let request = requests::new(arguments.application.as_ref(), &arguments.wanted, &now)?;
     let mut request = Request { wait_nanos: arguments.wait, ..request };
     requests::check(&request)?;
+    let asked_for = AskedFor::of(&request, &arguments.wanted);
     let found = place::find(&arguments.place)?;
     let client = found.client()?;
     if request.among.is_empty()
@@ -50,7 +57,7 @@ pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
                 println!("would be granted: {}", describe_possible(&possible));
                 Ok(Ending::Done)
             }
-            Err(error) => refused(error, arguments.json),
+            Err(error) => refused_lasting(error, None, Some(asked_for), arguments.json),
         };
     }
     let key = match &arguments.key {
@@ -63,10 +70,18 @@ pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
             println!("{}", reservation.handle);
             Ok(Ending::Done)
         }
-        Ok(reservation) => told(&reservation, arguments.json),
+        Ok(reservation) => {
+            let ended = told(&reservation, arguments.json)?;
+            if matches!(reservation.request.ask, Ask::Goal { .. }) && !arguments.json {
+                // What is granted is granted, whether or not somebody says what less would have done.
+                let instead = client.decision(reservation.handle).map(|decision| decision.instead);
+                print!("{}", story::instead(&instead.unwrap_or_default()));
+            }
+            Ok(ended)
+        }
         Err(error) => {
             let waited = arguments.wait.map(|_| Nanos::from(asked.elapsed()));
-            refused_after(error, waited, arguments.json)
+            refused_lasting(error, waited, Some(asked_for), arguments.json)
         }
     }
 }
@@ -77,7 +92,14 @@ pub fn modify(arguments: &ModifyArguments) -> Result<Ending> {
     let old = client.reservation(arguments.handle).map_err(brokers::failure)?;
     let (start, now) = (old.from_unix_nanos, Zoned::now());
     let request = requests::changed(old.request, start, &arguments.wanted, &now)?;
-    outcome_told(client.modify(arguments.handle, &request), arguments.json)
+    match client.modify(arguments.handle, &request) {
+        Ok(reservation) => told(&reservation, arguments.json),
+        Err(error) => {
+            let from = request.from_unix_nanos.unwrap_or(start);
+            let asked_for = AskedFor { from, ..AskedFor::of(&request, &arguments.wanted) };
+            refused_lasting(error, None, Some(asked_for), arguments.json)
+        }
+    }
 }
 
 /// Tells what came of it.
@@ -177,7 +199,7 @@ pub fn why(arguments: &OneArguments) -> Result<Ending> {
             print!("{}", story::outline(decision));
         }
         match &happened.event {
-            Event::Refused { refused, .. } => print!("{}", offers(&refused.refusal)),
+            Event::Refused { refused, .. } => print!("{}", offers(&refused.refusal, None)),
             Event::Lost { handle, instead: Some(_), .. } => {
                 println!("keeptime move {handle} asks for it, unless it was moved");
             }
@@ -249,6 +271,27 @@ pub fn register(arguments: &RegisterArguments) -> Result<Ending> {
     Ok(Ending::Done)
 }
 
+/// How long what was asked for was to last, and from when on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AskedFor {
+    pub lasting: Lasting,
+    pub from: WallTime,
+}
+
+impl AskedFor {
+    /// Of what was asked for by these words.
+    fn of(request: &Request, wanted: &Wanted) -> Self {
+        let source = match (wanted.duration, &wanted.until, request.duration_nanos) {
+            (Some(_), _, _) => Source::For,
+            (None, Some(_), _) => Source::Until,
+            (None, None, Some(_)) => Source::Before,
+            (None, None, None) => Source::Nothing,
+        };
+        let from = request.from_unix_nanos.unwrap_or_else(now);
+        Self { lasting: Lasting::new(source, request.duration_nanos), from }
+    }
+}
+
 /// What is told of a refusal with `--json`.
 #[derive(Debug, Serialize)]
 struct ToldRefusal<'a> {
@@ -257,30 +300,45 @@ struct ToldRefusal<'a> {
     /// From when it was asked for to when it was refused, where it might wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     waited_nanos: Option<Nanos>,
+    /// How long it was to last, and by which option.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lasting: Option<ToldLasting>,
 }
 
 /// A refusal is told with what would be admitted; everything else is an error.
 pub(super) fn refused(error: ClientError, json: bool) -> Result<Ending> {
-    refused_after(error, None, json)
+    refused_lasting(error, None, None, json)
 }
 
-/// The same of what might wait, and has waited so long.
-pub(super) fn refused_after(
+/// The same of what might wait, and has waited so long, and of what was to last so long.
+pub(super) fn refused_lasting(
     error: ClientError,
     waited_nanos: Option<Nanos>,
+    asked_for: Option<AskedFor>,
     json: bool,
 ) -> Result<Ending> {
     let Some(Problem { handle, refusal: Some(refusal), .. }) = error.problem() else {
         return Err(failure(error));
     };
     if json {
-        print_json(&ToldRefusal { problem: error.problem(), waited_nanos })?;
+        let end = refusal.latest_end_unix_nanos;
+        let lasting = asked_for.map(|AskedFor { lasting, from }| lasting.told(from, end));
+        print_json(&ToldRefusal { problem: error.problem(), waited_nanos, lasting })?;
         return Ok(Ending::Refused);
     }
     let name = handle.map(|handle| format!("{handle} ")).unwrap_or_default();
     println!("{name}refused: {}", refusal.words(&in_local_time));
-    print!("{}", offers(refusal));
+    print!("{}", offers(refusal, asked_for));
     Ok(Ending::Refused)
+}
+
+/// What to do about a refusal that is about time, by the option that said how long.
+pub(super) fn shorter(refusal: &Refusal, asked_for: Option<AskedFor>) -> String {
+    let Some(end) = refusal.latest_end_unix_nanos else { return String::new() };
+    match asked_for {
+        Some(AskedFor { lasting, from }) => lasting.words(from, end, &TimeZone::system()),
+        None => format!("would be admitted until {}\n", in_local_time(end)),
+    }
 }
 
 /// As [`brokers::failure`], of what was asked for by options.
@@ -326,8 +384,11 @@ fn describe_possible(possible: &Possible) -> String {
     format!("{when}: {}", words::grant(&possible.grant, &in_local_time))
 }
 
-fn offers(refusal: &Refusal) -> String {
-    let mut text = String::new();
+fn offers(refusal: &Refusal, asked_for: Option<AskedFor>) -> String {
+    let mut text = shorter(refusal, asked_for);
+    if is_without_disk(refusal) {
+        text.push_str(DISK_ADDED);
+    }
     if let Some(start) = refusal.earliest_start_unix_nanos {
         let start = in_local_time(times::whole_second_from(start));
         text.push_str(&format!("would be admitted from {start} on\n"));
@@ -339,6 +400,11 @@ fn offers(refusal: &Refusal) -> String {
         text.push_str(&format!("would be admitted at the time asked for: {offer}\n"));
     }
     text
+}
+
+/// Whether nodes have no disk of which anything is promised.
+fn is_without_disk(refusal: &Refusal) -> bool {
+    matches!(&refusal.reason, Reason::Never(Beyond { most: None, .. }))
 }
 
 /// What is told where a history leaves something out, if that is before the record at `index`.
@@ -408,7 +474,7 @@ mod tests {
             refusal: None,
         };
         let told = |waited_nanos| {
-            let told = ToldRefusal { problem: Some(&problem), waited_nanos };
+            let told = ToldRefusal { problem: Some(&problem), waited_nanos, lasting: None };
             serde_json::to_value(told).unwrap()
         };
         assert_eq!(told(None), serde_json::to_value(&problem).unwrap());

@@ -8,19 +8,21 @@ pub(super) mod running;
 pub use admission::{Admitted, Held, Manner, admit, hold_cpu};
 pub use running::{Kept, run_once, run_reserved};
 
-use super::reservations::{self, in_local_time};
+use super::reservations::{self, AskedFor, in_local_time};
 use super::{Ending, Session, by, print_json, rate};
 use crate::arguments::RunArguments;
 use crate::detach::{self, Departure};
 use crate::execute::{Ran, heard, pass_on};
 use crate::hold::Hold;
+use crate::lasting::ToldLasting;
 use crate::pacing::word_of_units;
 use crate::promised::Promised;
-use crate::{allocation, interrupt, story, times};
+use crate::{allocation, interrupt, named, story, times};
 use admission::{admit_later, admit_unprotected};
 use anyhow::{Context, Result, bail, ensure};
 use beginning::{Beginning, LOOK_EVERY, may_pass};
 use keeptime_broker::client::ClientError;
+use keeptime_broker::core::now;
 use keeptime_broker::words;
 use keeptime_engine::Refusal;
 use keeptime_engine::book::Reservation;
@@ -37,7 +39,7 @@ use std::time::Instant;
 #[derive(Debug, Serialize)]
 struct Outcome<'a> {
     /// Nothing where it was decided before.
-    decision: Option<&'a Decision>,
+    decision: Option<serde_json::Value>,
     reservation: Option<Handle>,
     reserved: bool,
     actual_nanos: Option<u64>,
@@ -47,6 +49,9 @@ struct Outcome<'a> {
     /// Where and when what is short, and when it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<&'a Refusal>,
+    /// How long it was to last, where it was refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lasting: Option<ToldLasting>,
 }
 
 /// Plans, reserves, runs and compares; here, or in a session of its own.
@@ -108,7 +113,12 @@ fn run_for_goal(
         // What was planned cannot be had, or the user has had their share.
         Err(error) => {
             let error = error.downcast::<ClientError>()?;
-            return reservations::refused_after(error, waited(), arguments.json);
+            return reservations::refused_lasting(
+                error,
+                waited(),
+                Some(asked_for(arguments, session)),
+                arguments.json,
+            );
         }
     };
     if !arguments.json {
@@ -121,7 +131,7 @@ fn run_for_goal(
     };
     let waited = waited();
     let (promised, hold, ran) = run_told(arguments, session, promised, hold)?;
-    tell_outcome(arguments, Some(&decision), waited, &promised, &hold, &ran)?;
+    tell_outcome(arguments, session, Some(&decision), waited, &promised, &hold, &ran)?;
     Ok(Ending::Done)
 }
 
@@ -151,7 +161,7 @@ fn run_in(
     let (promised, hold) = begun(arguments, session, hold, departure)?;
     departure.leave(Some(hold.handle()))?;
     let (promised, hold, ran) = run_told(arguments, session, promised, hold)?;
-    tell_outcome(arguments, None, None, &promised, &hold, &ran)?;
+    tell_outcome(arguments, session, None, None, &promised, &hold, &ran)?;
     Ok(Ending::Done)
 }
 
@@ -283,8 +293,14 @@ fn in_its_place(
     Ok(next)
 }
 
+/// How long a run may take from now on.
+fn asked_for(arguments: &RunArguments, session: &Session) -> AskedFor {
+    AskedFor { lasting: rate::limited(arguments, session.application.timeout()), from: now() }
+}
+
 fn tell_outcome(
     arguments: &RunArguments,
+    session: &Session,
     decision: Option<&Decision>,
     waited: Option<Nanos>,
     promised: &Promised,
@@ -293,13 +309,15 @@ fn tell_outcome(
 ) -> Result<()> {
     let reserved = !arguments.unprotected;
     if arguments.json {
+        let named = |decision| named::decision(decision, session.cluster.topology());
         return print_json(&Outcome {
-            decision,
+            decision: decision.map(named).transpose()?,
             reservation: Some(hold.handle()),
             reserved,
             actual_nanos: Some(ran.time.get()),
             waited_nanos: waited.map(Nanos::get),
             refusal: None,
+            lasting: None,
         });
     }
     let (actual, promised) = (ran.time.as_secs_f64(), promised.time.as_secs_f64());
@@ -318,12 +336,16 @@ fn tell_refusal(
 ) -> Result<()> {
     if arguments.json {
         return print_json(&Outcome {
-            decision: Some(decision),
+            decision: Some(named::decision(decision, session.cluster.topology())?),
             reservation: None,
             reserved: false,
             actual_nanos: None,
             waited_nanos: waited.map(Nanos::get),
             refusal,
+            lasting: refusal.map(|refusal| {
+                let AskedFor { lasting, from } = asked_for(arguments, session);
+                lasting.told(from, refusal.latest_end_unix_nanos)
+            }),
         });
     }
     print!("{}", story::decision(decision, session.cluster.topology()));
@@ -334,6 +356,7 @@ fn tell_refusal(
     for without in &refusal.without_mechanism {
         println!("{without}");
     }
+    print!("{}", reservations::shorter(refusal, Some(asked_for(arguments, session))));
     if let Some(start) = refusal.earliest_start_unix_nanos {
         let start = in_local_time(times::whole_second_from(start));
         println!("the same would be admitted from {start} on");
