@@ -5,7 +5,7 @@ use crate::locked::lock;
 use crate::remote::{Place, Remote, Shown, Transport};
 use crate::wire::{
     Drain, Filter, Happened, History, Known, Links, Listing, Nodes, Position, Possible, Problem,
-    Ran, Reserve, Resume, Runs, Timeline,
+    Ran, Reserve, Resume, Runs, Timeline, WhoAmI,
 };
 use axum::body::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -418,6 +418,14 @@ impl Client {
     /// If the broker does not answer.
     pub fn nodes(&self, at: Option<WallTime>) -> Result<Nodes, ClientError> {
         self.get(&with_query("/v1/nodes", &[("at", at.map(nanos))]))
+    }
+
+    /// As whom the broker knows who asks.
+    ///
+    /// # Errors
+    /// If it does not answer, or knows nobody by what is shown.
+    pub fn who_am_i(&self) -> Result<WhoAmI, ClientError> {
+        self.get("/v1/whoami")
     }
 
     /// Takes nodes out of service: nothing new comes to them, and what they have stays. Said again, it gives another reason.

@@ -156,6 +156,15 @@ pub struct At {
     pub at_unix_nanos: Option<WallTime>,
 }
 
+/// The answer to `GET /v1/whoami`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhoAmI {
+    /// As whom the caller is known.
+    pub user: UserName,
+    /// Whether as an operator, who may change the reservations of others.
+    pub operator: bool,
+}
+
 /// The answer to `GET /v1/nodes`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Nodes {

@@ -23,6 +23,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use world::{World, request, wait};
 
+// Goal: who is at the other end of a socket is who the kernel says; whoever the broker runs as is an operator there.
+#[test]
+fn the_caller_is_told_as_whom_the_broker_knows_it() {
+    let world = World::new(1);
+    let who = world.client().who_am_i().unwrap();
+    let own = keeptime_linux::users::name_of(nix::unistd::geteuid().as_raw()).unwrap();
+    assert_eq!((who.user, who.operator), (own, true));
+}
+
 #[test]
 fn what_is_reserved_is_told_to_agents_seen_by_all_and_given_back() {
     let world = World::new(2);

@@ -33,6 +33,7 @@ pub use testbed::{LabLoadArguments, LabPoliceArguments};
 pub use broker::{
     AtArguments, BrokerCommand, BrokerPlace, CancelArguments, ListArguments, ModifyArguments,
     OneArguments, RegisterArguments, ReserveArguments, TimelineArguments, Wanted, WatchArguments,
+    WhoamiArguments,
 };
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
@@ -94,6 +95,8 @@ pub enum Command {
     /// Explain a reservation: everything that was decided about it, and when
     #[command(after_help = manual::WHY)]
     Why(OneArguments),
+    /// Tell which broker is asked, as whom, and whether as an operator
+    Whoami(WhoamiArguments),
     /// Show the nodes, and what of them is reserved
     Nodes(AtArguments),
     /// Take nodes out of service, and back: for operators

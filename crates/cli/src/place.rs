@@ -14,6 +14,7 @@ use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -178,6 +179,16 @@ fn named(
 fn variable(name: &str) -> Option<String> {
     let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
     Some(value.to_string_lossy().into_owned())
+}
+
+impl fmt::Display for Where {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lab(lab) => write!(f, "{}", brokers::socket(lab.directory()).display()),
+            Self::Socket(socket) => write!(f, "{}", socket.display()),
+            Self::Remote(endpoint, _) => write!(f, "https://{endpoint}"),
+        }
+    }
 }
 
 impl Found {

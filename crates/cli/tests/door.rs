@@ -264,6 +264,25 @@ fn users_are_who_their_certificate_or_token_says_and_change_what_is_theirs() {
     assert!(code == 0 && text.starts_with("r2 cancelled, eve"), "{text}");
 }
 
+// Goal: everybody learns as whom a broker knows them, and by what; who is not known learns why.
+#[test]
+fn whoami_tells_user_rights_and_what_they_are_known_by() {
+    let door = Door::new();
+    let told = |(code, text): (i32, String), user: &str, by: &str| {
+        assert_eq!(code, 0, "{text}");
+        let told: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&told["user"], &told["by"]), (&user.into(), &serde_json::json!([by])));
+        assert!(told["broker"].as_str().unwrap().starts_with("https://"), "{told}");
+        told["operator"].as_bool().unwrap()
+    };
+    let words = ["whoami", "--json"];
+    assert!(!told(door.by_certificate("ada", &words), "ada", "certificate"));
+    assert!(!told(door.by_token("eve", &words), "eve", "token"));
+    let (_, text) = door.by_certificate("ada", &["whoami"]);
+    assert!(text.starts_with("ada, no operator, at the broker https://"), "{text}");
+    assert!(text.ends_with(", by certificate\n"), "{text}");
+}
+
 #[test]
 fn a_revoked_token_lets_nobody_in_and_sends_away_who_is_in() {
     let door = Door::new();

@@ -19,8 +19,7 @@ use crate::locked::lock;
 use crate::metrics;
 use crate::rates::Rates;
 use crate::tcp::keys::OwnCertificate;
-use crate::wire::Problem;
-use axum::Router;
+use crate::wire::{Problem, WhoAmI};
 use axum::body::{Bytes, HttpBody};
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Extension, Request, State};
@@ -28,6 +27,7 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
+use axum::{Json, Router};
 use keeptime_engine::Caller;
 use keeptime_ledger::Writer;
 use keeptime_model::reservation::UserName;
@@ -169,6 +169,7 @@ pub fn router(shared: Shared) -> Router {
         .route("/v1/nodes/resume", post(cluster::resume))
         .route("/v1/links", get(cluster::links))
         .route("/v1/timeline", get(cluster::timeline))
+        .route("/v1/whoami", get(who_am_i))
         .route("/v1/openapi.json", get(openapi))
         .route("/metrics", get(exposition))
         .route("/healthz", get(health))
@@ -246,6 +247,11 @@ fn cost_of(spent: Nanos) -> u32 {
 /// What so many bytes count that are answered or read.
 fn tokens_of(bytes: usize) -> u32 {
     u32::try_from(bytes / BYTES_TOLD_OF_TOKEN).unwrap_or(u32::MAX)
+}
+
+async fn who_am_i(Extension(caller): Extension<Caller>) -> Json<WhoAmI> {
+    let Caller { user, operator } = caller;
+    Json(WhoAmI { user, operator })
 }
 
 async fn openapi() -> Response {

@@ -318,6 +318,15 @@ pub struct WatchArguments {
 }
 
 #[derive(Debug, Args)]
+pub struct WhoamiArguments {
+    #[command(flatten)]
+    pub place: BrokerPlace,
+    /// Print JSON instead of a sentence
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct AtArguments {
     #[command(flatten)]
     pub place: BrokerPlace,

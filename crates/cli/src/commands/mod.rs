@@ -22,6 +22,7 @@ pub mod sim;
 pub mod site;
 pub mod tokens;
 pub mod traffic;
+pub mod whoami;
 
 use crate::arguments::{ApplicationArguments, Chosen, Command, GoalArguments, NodeNames};
 use crate::cluster::Cluster;
@@ -189,6 +190,7 @@ pub fn ask_broker(command: Command) -> ControlFlow<Result<Ending>, Command> {
         Command::Watch(arguments) => reservations::watch(&arguments),
         Command::Why(arguments) => reservations::why(&arguments),
         Command::Register(arguments) => reservations::register(&arguments),
+        Command::Whoami(arguments) => whoami::run(&arguments),
         Command::Nodes(arguments) => overview::nodes(&arguments),
         Command::Node(command) => node::run(&command),
         Command::Links(arguments) => overview::links(&arguments),
