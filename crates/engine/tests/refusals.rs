@@ -113,6 +113,8 @@ fn what_nodes_do_not_have_at_all_is_told_as_never() {
     let refusal = refused(world.reserve("j", cpu(NodeChoice::Any(1), 60)));
     assert_eq!(refusal.reason, Reason::TooFewNodes { needs: 1, has: 0 });
     assert_eq!(refusal.earliest_start_unix_nanos, Some(at(1_100)));
+    let all_of_one = refused(world.reserve("m", cpu(named(&["n1"]), 40)));
+    assert!(matches!(all_of_one.reason, Reason::Lacking(_)), "{all_of_one}");
     let refusal = refused(world.reserve("k", cpu(NodeChoice::Any(2), 60)));
     assert!(matches!(refusal.reason, Reason::Never(_)), "{refusal}");
     let drained = cpu(NodeChoice::Any(4), 10);
@@ -155,6 +157,15 @@ fn the_latest_end_is_told_until_which_it_would_be_admitted() {
     // Without an end, too.
     let ever = Request { duration_nanos: None, ..long(NodeChoice::Any(2), 50, 0) };
     assert_eq!(latest(&mut world, "f", ever), Some(at(5_000)));
+    // By what is short first.
+    world.reserve("k", reading(80, request(named(&["n1"]), 1, 0, 4_500, 100))).unwrap();
+    world.reserve("l", reading(80, request(named(&["n2"]), 1, 0, 6_500, 100))).unwrap();
+    let both = reading(30, long(NodeChoice::Any(1), 50, 0));
+    assert_eq!(latest(&mut world, "m", both), Some(at(5_000)));
+    // What has a deadline has all of its CPU by then, or is late.
+    let malleable = Some(Malleable::new(at(10_000), CpuPpm::from_percent(30)));
+    let by = Request { malleable, ..long(named(&["n1"]), 30, 0) };
+    assert_eq!(latest(&mut world, "by", by), None);
     // Not where it does not fit for a moment, nor where time is not in the way.
     world.reserve("g", request(named(&["n1", "n2"]), 80, 0, 990, 100)).unwrap();
     assert_eq!(latest(&mut world, "h", long(NodeChoice::Any(3), 50, 0)), None);
