@@ -82,8 +82,8 @@ fn measured(arguments: &ProfileArguments) -> Result<()> {
     if count > 0 {
         let more = if arguments.full { "--samples" } else { "--runs" };
         println!(
-            "not known to {precision}: {count} of {} curves, by as much as \"off by\" says, which \
-             promises follow; more {more} make it less",
+            "not known to {precision}: {count} of {} curves, whose times may be off by as much as is \
+             said above; more {more} make it less",
             profile.curves.len()
         );
     }
