@@ -182,7 +182,7 @@ mod tests {
             ("device", "devise", "unknown field `devise`"),
             ("keeptime/lab/n1", "keeptime", "such as keeptime/node"),
             ("254:0", "vda", "MAJOR:MINOR"),
-            ("\"100 MB/s\"", "\"100 Mbit/s\"", "rate: \"100 Mbit/s\""),
+            ("\"100 MB/s\"", "\"100 Mbit/s\"", "disks[0].write: \"100 Mbit/s\""),
             (
                 "[[disks]]",
                 "[[disks]]\ndevice=\"254:0\"\nread=\"1 B/s\"\nwrite=\"1 B/s\"\n[[disks]]",

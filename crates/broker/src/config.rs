@@ -213,7 +213,7 @@ impl PolicyFile {
         ];
         for (field, value, least, most) in bounds {
             if value < least || value > most {
-                let expected = format!("{least} to {most}");
+                let expected = format!("{} to {}", least.rounded(), most.rounded());
                 return Err(Invalid::new(field, value, expected).within("policy"));
             }
         }
@@ -284,14 +284,14 @@ mod tests {
     fn bad_files_name_the_field() {
         let cases = [
             ("\"10 s\"", "\"10 ms\"", "policy.agent_lease: \"10 ms\""),
-            ("\"50 %\"", "\"150 %\"", "share: \"150 %\""),
+            ("\"50 %\"", "\"150 %\"", "policy.user_cpu: \"150 %\""),
             ("agents.sock", "broker.sock", "another path than that of socket"),
             ("/run/keeptime/broker.sock", "/var/lib/keeptime/ledger.db", "than that of ledger"),
             ("/run/keeptime/agents.sock", "/etc/keeptime/topology.toml", "than that of topology"),
             ("/var/lib/keeptime/ledger.db", "", "ledger: \"\""),
             ("operators", "operator", "unknown field `operator`"),
             ("\"keeptime-fabric\"", "\"\"", "fabric: \"\" is not accepted; expected 1 to 64 bytes"),
-            ("\"ada\"", "\"a b\"", "user: \"a b\""),
+            ("\"ada\"", "\"a b\"", "operators[0]: \"a b\""),
             ("[policy]", "requests_per_second = 0\n[policy]", "expected 1 to 1000000"),
             (
                 "user_cpu",
@@ -328,9 +328,9 @@ mod tests {
         assert_eq!(config.tcp.as_ref().unwrap().files().count(), 4);
         assert_eq!(Config::from_toml(&config.to_toml()), Ok(config));
         let cases = [
-            ("        key", "        #", "missing field `key`"),
-            ("        certificate", "        #", "missing field `certificate`"),
-            ("client_ca", "# client_ca", "tcp.client_ca: \"nothing\""),
+            ("        key", "        #", "tcp.key is missing"),
+            ("        certificate", "        #", "tcp.certificate is missing"),
+            ("client_ca", "# client_ca", "tcp.client_ca is missing"),
             ("0.0.0.0:7411", "broker.example", "ADDRESS:PORT, as in 0.0.0.0:7411"),
             ("0.0.0.0:7411", "[::]:7412", "another port than that of address"),
             ("tokens", "token", "unknown field `token`"),

@@ -111,7 +111,7 @@ impl Source for ClientFiles {
     }
 
     fn read(&self) -> Result<Proof, RemoteError> {
-        let missing = |field: &str, expected: &str| Invalid::new(field, "nothing", expected);
+        let missing = |field: &str, expected: &str| Invalid::missing(field, expected);
         let needed = "a file with the authority that issued the broker's certificate";
         let ca = self.ca.as_deref().ok_or_else(|| missing("ca", needed))?;
         let own = match (&self.certificate, &self.key) {
@@ -331,11 +331,11 @@ mod tests {
             Remote::new("broker:7411".parse().unwrap(), &files).unwrap_err().to_string()
         };
         let none = ClientFiles::default();
-        assert!(refused(none.clone()).contains("ca: \"nothing\""));
+        assert!(refused(none.clone()).contains("ca is missing"));
         let ca = ClientFiles { ca: path(), ..none };
         assert!(refused(ca.clone()).contains("or a token"));
         let half = ClientFiles { certificate: path(), ..ca.clone() };
-        assert!(refused(half).contains("certificate-key: \"nothing\""));
+        assert!(refused(half).contains("certificate-key is missing"));
         let token = ClientFiles { token: path(), ..ca };
         assert!(refused(token).contains("cannot read /nowhere"));
     }

@@ -444,7 +444,7 @@ impl From<Invalid> for Problem {
     fn from(invalid: Invalid) -> Self {
         let detail = invalid.to_string();
         let Invalid { field, value, expected } = invalid;
-        let (field, value, expected) = (Some(field), Some(value), Some(expected));
+        let (field, expected) = (Some(field), Some(expected));
         Self { field, value, expected, ..Self::new(400, "not accepted", detail) }
     }
 }

@@ -31,7 +31,7 @@ pub fn event(event: &Event) -> String {
         Event::Cancelled { by, .. } => format!("cancelled by {by}"),
         Event::Abandoned { .. } => "given back: its holder went away".into(),
         Event::Ran { actual_nanos, .. } => {
-            format!("a run with it took {:.3} s", actual_nanos.as_secs_f64())
+            format!("a run with it took {}", actual_nanos.rounded())
         }
         Event::Failed { node, why, .. } => format!("failed: {node} cannot enforce it: {why}"),
         Event::Lost { node, instead, .. } => {
@@ -78,11 +78,11 @@ pub fn grant(grant: &Grant, show: &dyn Fn(WallTime) -> String) -> String {
     let nodes: Vec<_> = grant.nodes.iter().map(Name::as_str).collect();
     let mut parts = vec![nodes.join(" ")];
     if grant.cpu_ppm != CpuPpm::default() {
-        let period = grant.cpu_period_nanos.map(|period| format!(" in every {period}"));
+        let period = grant.cpu_period_nanos.map(|period| format!(" in every {}", period.rounded()));
         let each = match grant.rank_cpu_ppm.as_slice() {
-            [] => format!("{} of a CPU each", grant.cpu_ppm),
+            [] => format!("{} of a CPU each", grant.cpu_ppm.rounded()),
             ranks => {
-                let ranks: Vec<_> = ranks.iter().map(ToString::to_string).collect();
+                let ranks: Vec<_> = ranks.iter().map(|cpu| cpu.rounded().to_string()).collect();
                 format!("{} of a CPU", ranks.join(", "))
             }
         };
@@ -92,7 +92,7 @@ pub fn grant(grant: &Grant, show: &dyn Fn(WallTime) -> String) -> String {
         };
         parts.push(format!("{each}{}{mechanism}", period.unwrap_or_default()));
         parts.extend(grant.later.map(|LaterCpu { from_unix_nanos, cpu_ppm }| {
-            format!("{cpu_ppm} from {} on", show(from_unix_nanos))
+            format!("{} from {} on", cpu_ppm.rounded(), show(from_unix_nanos))
         }));
     }
     if !grant.services.is_empty() {
@@ -100,22 +100,22 @@ pub fn grant(grant: &Grant, show: &dyn Fn(WallTime) -> String) -> String {
         parts.push(format!("for {} there", services.join(" ")));
     }
     if let Some(pattern) = &grant.pattern {
-        parts.push(format!("{} for each flow ({pattern})", grant.bits_per_second));
+        parts.push(format!("{} for each flow ({pattern})", grant.bits_per_second.rounded()));
     }
     let none = BytesPerSecond::default();
     for (rate, verb) in
         [(grant.disk_read_bytes_per_second, "read"), (grant.disk_write_bytes_per_second, "written")]
     {
         if rate != none {
-            parts.push(format!("{rate} {verb} on each"));
+            parts.push(format!("{} {verb} on each", rate.rounded()));
         }
     }
     if !grant.extension.is_empty() {
         parts.push(extension(&grant.extension, &grant.nodes));
     }
     if let Some(promise) = &grant.promise {
-        let seconds = promise.time_nanos.as_secs_f64();
-        parts.push(format!("{} within {seconds:.3} s", promise.application));
+        let within = promise.time_nanos.rounded_up();
+        parts.push(format!("{} within {within}", promise.application));
     }
     parts.join(", ")
 }
@@ -127,7 +127,8 @@ fn extension(extension: &Extension, nodes: &[Name]) -> String {
     match extension.flows.as_slice() {
         flows if flows.len() <= FLOWS_NAMED_MAX => parts.extend(flows.iter().map(|flow| {
             let ExtensionFlow { from, to, bits_per_second, class, .. } = flow;
-            format!("{} > {} {bits_per_second} {class}", name(*from), name(*to))
+            let rate = bits_per_second.rounded();
+            format!("{} > {} {rate} {class}", name(*from), name(*to))
         })),
         flows => {
             let sum = extension
@@ -136,19 +137,19 @@ fn extension(extension: &Extension, nodes: &[Name]) -> String {
             parts.push(format!(
                 "{} flows, {} premium in all",
                 flows.len(),
-                BitsPerSecond::new(sum)
+                BitsPerSecond::new(sum).rounded()
             ));
         }
     }
     if extension.cpu_ppm != CpuPpm::default() {
-        parts.push(format!("{} of a CPU each", extension.cpu_ppm));
+        parts.push(format!("{} of a CPU each", extension.cpu_ppm.rounded()));
     }
     let rates = [
         (extension.disk_read_bytes_per_second, "read"),
         (extension.disk_write_bytes_per_second, "written"),
     ];
     let some = rates.into_iter().filter(|(rate, _)| *rate != BytesPerSecond::default());
-    parts.extend(some.map(|(rate, verb)| format!("{rate} {verb} on each")));
+    parts.extend(some.map(|(rate, verb)| format!("{} {verb} on each", rate.rounded())));
     format!("for its program beside: {}", parts.join(", "))
 }
 

@@ -50,7 +50,7 @@ fn what_one_user_may_have_is_told_with_the_limit() {
     let at = |hours: u64| half.from_unix_nanos.saturating_add(Nanos::from_secs(hours * 3_600));
     let from = |hours| Request { from_unix_nanos: Some(at(hours)), ..request(1, 10, 0, 60) };
     let (detail, _) = refused(&client, "far", from(3));
-    assert_eq!(detail, "reservations start at most 7200 s ahead");
+    assert_eq!(detail, "reservations start at most 2 h ahead");
     client.reserve("one".parse().unwrap(), from(1)).unwrap();
     client.reserve("two".parse().unwrap(), from(1)).unwrap();
     let (detail, _) = refused(&client, "three", from(1));

@@ -27,7 +27,10 @@ pub use node::{DrainArguments, NodeCommand, ResumeArguments, WhichNodes};
 pub use sim::{
     FailureArguments, Generator, SimArguments, SimCommand, SimSitesArguments, SimulatedCluster,
 };
-pub use site::{DrainMost, SiteAddArguments, SiteCommand, SiteListArguments, SiteRemoveArguments};
+pub use site::{
+    DrainMost, SiteAddArguments, SiteCommand, SiteListArguments, SiteRemoveArguments,
+    SiteTopArguments,
+};
 pub use testbed::{LabLoadArguments, LabPoliceArguments};
 
 pub use broker::{
@@ -429,6 +432,9 @@ pub struct BindArguments {
     /// The job must have a flow to REMOTE. Repeat for others
     #[arg(long = "flow", value_name = "ENDS")]
     pub flows: Vec<ConnectionPattern>,
+    /// Print how the job stands on the node then as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub agent: AgentSocket,
     /// The node, where it is one of a lab: its agent is asked instead

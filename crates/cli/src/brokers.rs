@@ -218,8 +218,7 @@ fn runs_a_broker(command_line: &[u8]) -> bool {
 pub fn failure(error: ClientError) -> anyhow::Error {
     match error.problem().cloned() {
         Some(Problem { field: Some(field), value, expected, .. }) => {
-            let (value, expected) = (value.unwrap_or_default(), expected.unwrap_or_default());
-            Invalid { field, value, expected }.into()
+            Invalid { field, value, expected: expected.unwrap_or_default() }.into()
         }
         _ => error.into(),
     }

@@ -176,9 +176,8 @@ fn answer(session: &Session) -> Result<(Request, f64)> {
     let promised = Promised::from(&plan);
     let kept = run_reserved(session, &promised, &hold, false, &mut |said| pass_on(said, false));
     let ran = kept.map_err(heard)?.ran;
-    let actual = ran.time.as_secs_f64();
-    let percent = 100.0 * (actual / plan.time_nanos.as_secs_f64() - 1.0);
-    println!("actual: {} ({percent:+.1} % of what was promised)", story::seconds(actual));
+    let beside = story::beside_promise(ran.time, plan.time_nanos);
+    println!("actual: {}, {beside}", ran.time.rounded());
     let nodes = topology.names(&plan.placement.nodes);
     Ok((Request { goal: goal.goal()?, decision, nodes, actual_nanos: ran.time }, pace))
 }
@@ -346,15 +345,15 @@ fn print_trial(trial: &Trial) {
     let what = format!("{} on {} nodes", story::parameters(&trial.parameters), trial.nodes);
     let (without, percent) = match (trial.without_nanos, trial.error_without()) {
         (Some(time), Some(error)) => {
-            (story::seconds(time.as_secs_f64()), format!("{:+.1} %", 100.0 * error))
+            (time.rounded().to_string(), format!("{:+.1} %", 100.0 * error))
         }
         _ => ("did not end".into(), String::new()),
     };
     println!(
         "{:<44} {:>9} {:>9} {:>8} {without:>9} {percent:>8}",
-        format!("{what}, {}", trial.bits_per_second),
-        story::seconds(trial.promised_nanos.as_secs_f64()),
-        story::seconds(trial.with_nanos.as_secs_f64()),
+        format!("{what}, {}", trial.bits_per_second.rounded()),
+        trial.promised_nanos.rounded_up(),
+        trial.with_nanos.rounded(),
         format!("{:+.1} %", 100.0 * trial.error_with()),
     );
 }

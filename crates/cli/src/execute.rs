@@ -185,7 +185,10 @@ pub fn execute_within(
     })?;
     if let (true, Some(within)) = (outcome.lingered, application.ends_within()) {
         let name = application.name();
-        tracing::warn!("{name} had told its time and did not end within {within}: it was ended");
+        tracing::warn!(
+            "{name} had told its time and did not end within {}: it was ended",
+            within.rounded()
+        );
     }
     Ok(Ran { time, wall: outcome.wall, stdout: outcome.stdout })
 }

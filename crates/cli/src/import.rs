@@ -77,7 +77,7 @@ pub fn imported(
             Some(below) => {
                 let expected = "the rate of links between switches";
                 let rate = unknown.uplink;
-                let rate = rate.ok_or_else(|| Invalid::new("uplink", "nothing", expected))?;
+                let rate = rate.ok_or_else(|| Invalid::missing("uplink", expected))?;
                 ("Switches", below, rate)
             }
             // Slurm tells of every switch all nodes below: of those with switches they hang from these.

@@ -174,11 +174,11 @@ impl Order {
             if let (Some(bandwidth), Some(bottleneck)) = (too_much, &placed.bottleneck) {
                 let expected = format!(
                     "at most {} for each flow: {} ranks send {} flows over {}, of which {} is free",
-                    placed.rate,
+                    placed.rate.rounded_down(),
                     placed.nodes.len(),
                     bottleneck.flows,
                     topology.direction_name(bottleneck.direction),
-                    bottleneck.free,
+                    bottleneck.free.rounded_down(),
                 );
                 if promised.is_some_and(|promised| *bandwidth <= promised) {
                     let reason = format!("{bandwidth} for each flow cannot be had now: {expected}");

@@ -290,7 +290,7 @@ fn curve_name(parameters: &keeptime_model::application::Parameters, nodes: u32) 
 }
 
 fn seconds(time: Nanos) -> String {
-    story::seconds(time.as_secs_f64())
+    time.rounded().to_string()
 }
 
 fn mbit(rate: BitsPerSecond) -> String {

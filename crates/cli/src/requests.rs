@@ -92,14 +92,14 @@ pub fn as_typed(invalid: Invalid) -> Invalid {
         return invalid;
     };
     let is_time = field.ends_with("_unix_nanos");
-    let value = match invalid.value.parse::<u64>() {
+    let value = invalid.value.as_ref().map(|value| match value.parse::<u64>() {
         Ok(nanos) if is_time => WallTime::from_unix_nanos(nanos).to_string(),
         Ok(nanos) if field.ends_with("_nanos") => Nanos::new(nanos).to_string(),
-        _ => invalid.value.clone(),
-    };
+        _ => value.clone(),
+    });
     let time = is_time.then(|| time_as_typed(&invalid.expected)).flatten();
     let expected = time.unwrap_or_else(|| words_as_typed(&invalid.expected));
-    Invalid::new(*option, value, expected)
+    Invalid { field: (*option).into(), value, expected }
 }
 
 /// A text that begins with a time, with that as it can be typed: in whole seconds, and not before it.
@@ -201,19 +201,26 @@ fn set_resources(resources: &mut Resources, wanted: &Wanted) -> Result<(), Inval
         resources.nodes = node_choice(nodes)?;
     } else if resources.nodes.count() == 0 {
         let expected = "how many, or their names, as in --nodes 2, or --application";
-        return Err(Invalid::new("nodes", "nothing", expected));
+        return Err(Invalid::missing("nodes", expected));
     }
     if !wanted.cpu.is_empty() {
         resources.set_rank_cpu(rank_cpu(&wanted.cpu, resources.nodes.count())?);
     } else if resources.cpu_ppm == CpuPpm::default() {
         let expected = "a part of each node's CPU, as in --cpu 20%, or --application";
-        return Err(Invalid::new("cpu", "nothing", expected));
+        return Err(Invalid::missing("cpu", expected));
     }
     resources.cpu_period_nanos = wanted.period.or(resources.cpu_period_nanos);
     if let Some(pattern) = &wanted.pattern {
         resources.pattern = Some(pattern.clone());
     }
     resources.bits_per_second = wanted.bandwidth.unwrap_or(resources.bits_per_second);
+    if wanted.bandwidth.is_none()
+        && resources.pattern.is_some()
+        && resources.bits_per_second == BitsPerSecond::ZERO
+    {
+        let expected = "a rate for each flow of --pattern, as in --bandwidth \"10 Mbit/s\"";
+        return Err(Invalid::missing("bandwidth", expected));
+    }
     let disk = &mut resources.disk_read_bytes_per_second;
     *disk = wanted.read.unwrap_or(*disk);
     let disk = &mut resources.disk_write_bytes_per_second;
@@ -496,7 +503,10 @@ mod tests {
         let end = refused(|w| (w.from, w.until) = (Some("9:00".into()), Some("8:00".into())), None);
         assert!(end.contains("after the start"), "{end}");
         let none = refused(|w| w.nodes = None, None);
-        assert!(none.starts_with("nodes: \"nothing\"") && none.contains("--nodes 2"), "{none}");
+        assert!(
+            none.starts_with("nodes is missing; expected ") && none.contains("--nodes 2"),
+            "{none}"
+        );
     }
 
     // Goal: whoever typed options reads of options, in units that can be typed. Method: each field that a request is refused
@@ -511,10 +521,15 @@ mod tests {
         let cases = [
             (
                 refused(Wanted { duration: None, ..by() }),
-                "for: \"nothing\" is not accepted; expected how long it takes, of what has --by",
+                "for is missing; expected how long it takes, of what has --by",
             ),
             (
                 refused(Wanted { bandwidth: None, ..pair() }),
+                "bandwidth is missing; expected a rate for each flow of --pattern, as in --bandwidth \
+                 \"10 Mbit/s\"",
+            ),
+            (
+                refused(Wanted { bandwidth: Some(BitsPerSecond::ZERO), ..pair() }),
                 "bandwidth: \"0 bit/s\" is not accepted; expected more than 0 bit/s for the flows of \
                  a pattern",
             ),
@@ -533,7 +548,7 @@ mod tests {
             ),
             (
                 refused(Wanted { cpu: [30, 0].map(percent).to_vec(), ..pair() }),
-                "cpu: \"0 ppm\" is not accepted; expected more than 0 %, and no more than --cpu (30 %)",
+                "cpu: \"0 %\" is not accepted; expected more than 0 %, and no more than --cpu (30 %)",
             ),
             (
                 refused(Wanted { duration: Some(Nanos::new(0)), ..pair() }),

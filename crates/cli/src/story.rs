@@ -4,6 +4,7 @@
 use keeptime_model::application::Parameters;
 use keeptime_model::goal::Preference;
 use keeptime_model::topology::Topology;
+use keeptime_model::units::Nanos;
 use keeptime_planner::explanation::Stage;
 use keeptime_planner::instead::Instead;
 use keeptime_planner::outline::{CurveOutline, Outline};
@@ -70,7 +71,7 @@ pub fn plan(plan: &Plan, topology: &Topology) -> String {
         0 => String::new(),
         ppm => format!(
             "expected: {}, since by the last runs computing takes {} than when it was measured\n",
-            seconds(plan.median_nanos.as_secs_f64()),
+            plan.median_nanos.rounded(),
             longer(ppm, 1),
         ),
     };
@@ -86,9 +87,9 @@ pub fn plan(plan: &Plan, topology: &Topology) -> String {
          promised: {} ({basis})\n{changed}{uncorrected}",
         if plan.parameters.is_empty() { String::new() } else { parameters(&plan.parameters) + " " },
         nodes.join(" "),
-        plan.bandwidth_bits_per_second,
-        plan.placement.cpu,
-        seconds(plan.time_nanos.as_secs_f64()),
+        plan.bandwidth_bits_per_second.rounded(),
+        plan.placement.cpu.rounded(),
+        plan.time_nanos.rounded_up(),
     )
 }
 
@@ -117,9 +118,21 @@ pub fn parameters(parameters: &Parameters) -> String {
     parts.join(", ")
 }
 
-/// Seconds as `0.512 s`.
+/// Seconds that were computed, as people read spans.
 pub fn seconds(seconds: f64) -> String {
-    format!("{seconds:.3} s")
+    let span = Nanos::from_secs_f64(seconds);
+    span.map_or_else(|| format!("{seconds:.3} s"), |span| span.rounded().to_string())
+}
+
+/// What a run took beside what was promised of it: `47 % sooner than promised`.
+pub fn beside_promise(actual: Nanos, promised: Nanos) -> String {
+    let percent = 100.0 * (actual.as_secs_f64() / promised.as_secs_f64() - 1.0);
+    let (size, side) = (percent.abs(), if percent < 0.0 { "sooner" } else { "later" });
+    match size {
+        ..0.05 => "as promised".into(),
+        ..9.95 => format!("{size:.1} % {side} than promised"),
+        _ => format!("{size:.0} % {side} than promised"),
+    }
 }
 
 /// A change of a time as `12.5 % longer`, with so many decimals.
@@ -160,19 +173,19 @@ fn stage(outline: &Outline, stage: Stage) -> String {
 fn range(curve: &CurveOutline) -> String {
     curve.range.map_or(String::new(), |range| {
         let (least, knee) = (range.least_bits_per_second, curve.knee_bits_per_second);
-        format!("from {least} to the knee at {knee}")
+        format!("from {} to the knee at {}", least.rounded_up(), knee.rounded_up())
     })
 }
 
 fn held(curve: &CurveOutline) -> String {
     let held = curve.held_bits_per_second.unwrap_or_default();
-    format!("the links hold {held} for each flow; {}", alternative(curve))
+    format!("the links hold {} for each flow; {}", held.rounded_down(), alternative(curve))
 }
 
 fn alternative(curve: &CurveOutline) -> String {
     curve.alternative.map_or(String::new(), |point| {
-        let time = seconds(point.time_nanos.as_secs_f64());
-        format!("{} gives {time}", point.bandwidth_bits_per_second)
+        let rate = point.bandwidth_bits_per_second.rounded_up();
+        format!("{rate} gives {}", point.time_nanos.rounded_up())
     })
 }
 
@@ -180,7 +193,7 @@ fn alternative(curve: &CurveOutline) -> String {
 mod tests {
     use super::*;
     use keeptime_model::topology::NodeIndex;
-    use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, Share};
+    use keeptime_model::units::{BitsPerSecond, CpuPpm, Share};
     use keeptime_planner::availability::Placement;
     use keeptime_planner::drift::Drift;
 
@@ -234,7 +247,7 @@ mod tests {
     #[test]
     fn a_promise_is_told_with_the_share_that_runs_support() {
         let enough = told(&planned());
-        let said = "promised: 1.100 s (for 90 % of runs, from 12 measured deviations)\n";
+        let said = "promised: 1.1 s (for 90 % of runs, from 12 measured deviations)\n";
         assert!(enough.ends_with(said), "{enough}");
         let asked = Some(percent(90));
         let few = Plan {
@@ -249,6 +262,17 @@ mod tests {
         let none = Plan { quantile, quantile_asked: asked, deviations, samples, ..planned() };
         let said = "(what half of the runs take: 2 measured runs support no more)\n";
         assert!(told(&none).ends_with(said), "{}", told(&none));
+    }
+
+    #[test]
+    fn a_run_is_told_on_which_side_of_its_promise_it_is() {
+        let promised = Nanos::from_millis(1_000);
+        let told = |millis| beside_promise(Nanos::from_millis(millis), promised);
+        assert_eq!(told(528), "47 % sooner than promised");
+        assert_eq!(told(968), "3.2 % sooner than promised");
+        assert_eq!(told(1_000), "as promised");
+        assert_eq!(told(1_099), "9.9 % later than promised");
+        assert_eq!(told(3_500), "250 % later than promised");
     }
 
     // Goal: who does as told measures: without --fresh all curves count as known.

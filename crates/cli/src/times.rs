@@ -58,6 +58,15 @@ pub fn parse_field(field: &str, text: &str, now: &Zoned) -> Result<WallTime, Inv
     parse(text, now).map_err(|invalid| Invalid { field: field.into(), ..invalid })
 }
 
+/// What is told of a clock time in `field` that is over today and so was read as tomorrow's.
+pub fn of_tomorrow(field: &str, text: &str, now: &Zoned) -> Option<String> {
+    let text = text.trim();
+    let is_over = clock(text)? <= now.time();
+    let time = parse(text, now).ok().filter(|_| is_over)?;
+    let time = show(time, now.time_zone());
+    Some(format!("{field} {text} is over today, so it is that of tomorrow: {time}"))
+}
+
 /// A time in the zone's own words: `2026-11-30 08:00:00`.
 pub fn show(time: WallTime, zone: &TimeZone) -> String {
     match Timestamp::from_nanosecond(i128::from(time.unix_nanos())) {
@@ -144,6 +153,18 @@ mod tests {
         }
         let error = parse_field("until", "soon", &now).unwrap_err().to_string();
         assert!(error.starts_with("until: \"soon\" is not accepted"), "{error}");
+    }
+
+    // Goal: who means the half hour that is over is told that it is a day off; nobody else is told anything.
+    #[test]
+    fn a_clock_time_that_is_over_is_said_to_be_tomorrows() {
+        let told = |text| of_tomorrow("--by", text, &noon());
+        let expected = "--by 0:30 is over today, so it is that of tomorrow: 2026-11-22 00:30:00";
+        assert_eq!(told(" 0:30").as_deref(), Some(expected));
+        assert!(told("12:30").is_some());
+        for unambiguous in ["12:31", "tomorrow 0:30", "+12h", "now", "2026-12-01 8:00", "25:00"] {
+            assert_eq!(told(unambiguous), None, "{unambiguous}");
+        }
     }
 
     /// The broker's words have times in UTC, which are made without a library.

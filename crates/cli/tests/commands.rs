@@ -107,7 +107,7 @@ fn a_program_without_an_application_file_is_refused_with_what_to_do() {
         (&["--rate", "30 %"], &["./solver"], "--nodes"),
         (&["-n", "4"], &["./solver"], "keeptime profile NAME"),
         (&["-n", "4", "--within", "1s"], &["./solver"], "keeptime profile NAME"),
-        (&by, &["./solver"], "takes: \"nothing\""),
+        (&by, &["./solver"], "takes is missing"),
         (&["--rate", "30 %", "-n", "2..8"], &["./solver"], "a range goes with --by"),
         (&rate, &["mpiexec", "-n", "4", "./solver"], "one rank on each of --nodes"),
         (&rate, &["mpirun"], "the program right after the launcher"),

@@ -130,19 +130,19 @@ fn bad_input_names_the_field_the_value_and_what_would_be_accepted() {
         (&[chains, &["--interval", "18446744073709551615"]].concat(), 64, &["--interval", "1844"]),
         (&[made, &["--load", "much"]].concat(), 64, &["--load", "much"]),
         (&["--topology", "star:4", "--trace", "x", "--load", "1"], 64, &["--trace", "--load"]),
-        (&[made, &["--failures", "10 s"]].concat(), 64, &["--failures", "10 s", "3600 s or more"]),
+        (&[made, &["--failures", "10 s"]].concat(), 64, &["--failures", "10 s", "1 h or more"]),
         (&[made, &["--failures", "often"]].concat(), 64, &["--failures", "often"]),
         (&[made, &["--repair", "1h"]].concat(), 64, &["--failures"]),
         (&[made, &["--failures", "1d", "--repair", "0 s"]].concat(), 64, &["--repair", "1 s to"]),
         (
             &[made, &["--link-failures", "10 s"]].concat(),
             64,
-            &["--link-failures", "10 s", "3600 s or more"],
+            &["--link-failures", "10 s", "1 h or more"],
         ),
         (
             &[made, &["--switch-failures", "1 s"]].concat(),
             64,
-            &["--switch-failures", "1 s", "3600 s or more"],
+            &["--switch-failures", "1 s", "1 h or more"],
         ),
         (
             &[made, &["--link-failures", "1d", "--repair", "0 s"]].concat(),

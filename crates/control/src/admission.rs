@@ -266,7 +266,7 @@ mod tests {
         };
         assert!(refusal(1_000_001, 1_000_000).contains("at most 100 %"));
         assert!(
-            refusal(500_000, 99_999).contains("100 us to 4194.304 ms"),
+            refusal(500_000, 99_999).contains("100 us to 4.194304 s"),
             "{}",
             refusal(500_000, 99_999)
         );

@@ -335,7 +335,7 @@ mod tests {
             (file.replace("id", "ident"), "unknown field `ident`"),
             (format!("{}blake3 = \"{digest}\"", line("0101")), "tokens[0].id: \"0101\""),
             (format!("{}blake3 = \"feed\"", line("01010101")), "tokens[0].blake3: \"feed\""),
-            (line("01010101"), "missing field `blake3`"),
+            (line("01010101"), "blake3 is missing"),
             (file.replace("\"ada\"", "\"a b\""), "user: \"a b\""),
         ];
         for (text, expected) in cases {

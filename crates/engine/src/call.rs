@@ -472,8 +472,9 @@ impl Reason {
             }
             Self::LinksBusy { flow_needs_bits_per_second, flow_has_bits_per_second, link } => {
                 format!(
-                    "each flow needs {flow_needs_bits_per_second}, and link {link} has \
-                 {flow_has_bits_per_second} for it"
+                    "each flow needs {}, and link {link} has {} for it",
+                    flow_needs_bits_per_second.rounded_up(),
+                    flow_has_bits_per_second.rounded_down()
                 )
             }
             Self::NodesAway(names) => {
@@ -487,7 +488,7 @@ impl Reason {
                 format!("these nodes cannot enforce {asked}: {}", list(nodes))
             }
             Self::TooFarAhead { ahead_max_nanos } => {
-                format!("reservations start at most {ahead_max_nanos} ahead")
+                format!("reservations start at most {} ahead", ahead_max_nanos.rounded_down())
             }
             Self::TooMany { user_reservations } => {
                 format!("a user may have {user_reservations} reservations at a time")
@@ -578,7 +579,9 @@ impl fmt::Display for ResourceOffer {
         match self.change {
             Less::FewerNodes if self.resources.nodes.count() == 1 => f.write_str("1 node"),
             Less::FewerNodes => write!(f, "{} nodes", self.resources.nodes.count()),
-            Less::LessBandwidth => write!(f, "{} for each flow", self.resources.bits_per_second),
+            Less::LessBandwidth => {
+                write!(f, "{} for each flow", self.resources.bits_per_second.rounded_down())
+            }
         }
     }
 }

@@ -70,7 +70,7 @@ impl Cluster {
         let nodes = || topology.node_indices().map(|at| (at, topology.node(at)));
         let address = |(at, node): (NodeIndex, &keeptime_model::topology::Node)| {
             let field = format!("nodes[{}].address", at.0);
-            node.address.ok_or_else(|| Invalid::new(field, "nothing", "an IPv4 address"))
+            node.address.ok_or_else(|| Invalid::missing(field, "an IPv4 address"))
         };
         let addresses = nodes().map(address).collect::<Result<_, _>>()?;
         let names: HashMap<_, _> = nodes().map(|(at, node)| (node.name.clone(), at)).collect();

@@ -421,11 +421,12 @@ fn only_operators_drain_nodes_and_only_such_as_there_are() {
         let error = world.call("ada", call).unwrap().unwrap_err();
         assert!(matches!(error, CallError::OperatorsOnly { .. }), "{error}");
     }
-    let expected = "is not accepted; expected nodes of the cluster, as n1, n2";
-    for (names, value) in [(&["n1", "n9"][..], "n9"), (&[][..], "nothing")] {
+    let wrong =
+        [(&["n1", "n9"][..], "nodes: \"n9\" is not accepted; "), (&[][..], "nodes is missing; ")];
+    for (names, wrong) in wrong {
         for call in [draining(names, "new disk"), Call::Resume { nodes: set(names) }] {
             let error = world.call(OPERATOR, call).unwrap().unwrap_err().to_string();
-            assert_eq!(error, format!("nodes: \"{value}\" {expected}"));
+            assert_eq!(error, format!("{wrong}expected nodes of the cluster, as n1, n2"));
         }
     }
     assert!(world.record.is_empty(), "nothing is half done");

@@ -71,7 +71,7 @@ pub enum RunError {
         source: std::io::Error,
     },
     /// It took longer than allowed; its processes were ended.
-    #[error("the run was ended because it took longer than {limit}")]
+    #[error("the run was ended because it took longer than {}", .limit.rounded())]
     TimedOut {
         /// What was allowed.
         limit: Nanos,

@@ -337,7 +337,7 @@ mod tests {
         profile.record(&Parameters::new(), 2, BitsPerSecond::from_mbit(2), Nanos::new(0));
         let error = profile.check().unwrap_err();
         assert_eq!(error.field, "curves[0].points[1].samples_nanos");
-        assert_eq!(error.value, "[1, 0]");
+        assert_eq!(error.value.as_deref(), Some("[1, 0]"));
         assert_eq!(profile.check_new(), Err(error));
     }
 

@@ -419,7 +419,7 @@ impl Request {
     fn check_malleable(&self, malleable: &Malleable) -> Result<(), Invalid> {
         if self.duration_nanos.is_none() {
             let expected = "how long it takes, of what is malleable";
-            return Err(Invalid::new("duration_nanos", "nothing", expected));
+            return Err(Invalid::missing("duration_nanos", expected));
         }
         let Ask::Resources(asked) = &self.ask else {
             return Err(Invalid::new("malleable", "a goal", "resources"));
@@ -489,7 +489,7 @@ impl Resources {
             (None, rate) => {
                 let expected =
                     format!("who sends {rate} to whom: hypercube, all-to-all, ring, pairs");
-                Err(Invalid::new("pattern", "nothing", expected))
+                Err(Invalid::missing("pattern", expected))
             }
         }
     }

@@ -126,7 +126,7 @@ impl SiteSpec {
             Some(cpu) => check_cpu(cpu, None)?,
             None if self.services.is_empty() => {
                 let expected = "a share, where no services are named that could have all of a node";
-                return Err(Invalid::new("cpu_ppm", "nothing", expected));
+                return Err(Invalid::missing("cpu_ppm", expected));
             }
             None => {}
         }

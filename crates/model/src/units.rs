@@ -2,7 +2,12 @@
 //!
 //! Text forms are those of configuration files and the command line. Decimal prefixes for rates
 //! (1 Mbit/s = 10^6 bit/s; `MBps` = 8 * 10^6 bit/s, as in the papers) and for bytes (`MB`), binary
-//! ones (`MiB`) for bytes only.
+//! ones (`MiB`) for bytes only. `Display` is exact, and is read back; [`Rounded`] is for people.
+
+mod rounded;
+mod spans;
+
+pub use rounded::Rounded;
 
 use crate::Invalid;
 use serde::{Deserialize, Serialize};
@@ -340,7 +345,10 @@ fn civil(days: u64) -> [u64; 3] {
     [era * 400 + year + u64::from(month <= 2), month, day]
 }
 
-const RATE_UNITS: &[(&str, u64)] = &[
+/// Its name, and how many of the base unit it is.
+type Unit = (&'static str, u64);
+
+const RATE_UNITS: &[Unit] = &[
     ("bit/s", 1),
     ("kbit/s", 1_000),
     ("Mbit/s", 1_000_000),
@@ -353,7 +361,7 @@ const RATE_UNITS: &[(&str, u64)] = &[
     ("MBps", 8_000_000),
     ("GBps", 8_000_000_000),
 ];
-const BYTE_UNITS: &[(&str, u64)] = &[
+const BYTE_UNITS: &[Unit] = &[
     ("B", 1),
     ("kB", 1_000),
     ("MB", 1_000_000),
@@ -362,7 +370,7 @@ const BYTE_UNITS: &[(&str, u64)] = &[
     ("MiB", 1 << 20),
     ("GiB", 1 << 30),
 ];
-const BYTE_RATE_UNITS: &[(&str, u64)] = &[
+const BYTE_RATE_UNITS: &[Unit] = &[
     ("B/s", 1),
     ("kB/s", 1_000),
     ("MB/s", 1_000_000),
@@ -371,7 +379,7 @@ const BYTE_RATE_UNITS: &[(&str, u64)] = &[
     ("MiB/s", 1 << 20),
     ("GiB/s", 1 << 30),
 ];
-const TIME_UNITS: &[(&str, u64)] = &[
+const TIME_UNITS: &[Unit] = &[
     ("ns", 1),
     ("us", 1_000),
     ("ms", 1_000_000),
@@ -380,16 +388,12 @@ const TIME_UNITS: &[(&str, u64)] = &[
     ("h", 3_600_000_000_000),
     ("d", 86_400_000_000_000),
 ];
-const PERCENT_UNITS: &[(&str, u64)] = &[("%", 10_000), ("ppm", 1)];
+const PERCENT_UNITS: &[Unit] = &[("%", 10_000), ("ppm", 1)];
+const PERCENT: &[Unit] = &[("%", 10_000)];
 
 /// A decimal number and a unit, exactly: `"1.5 Mbit/s"` is 1,500,000. What does not come out as a
 /// whole number of the base unit, or does not fit, is refused.
-fn parse_quantity(
-    field: &str,
-    text: &str,
-    units: &[(&str, u64)],
-    example: &str,
-) -> Result<u64, Invalid> {
+fn parse_quantity(field: &str, text: &str, units: &[Unit], example: &str) -> Result<u64, Invalid> {
     let names: Vec<_> = units.iter().map(|(name, _)| *name).collect();
     let refuse = || {
         Invalid::new(
@@ -418,25 +422,23 @@ fn scale_decimal(number: &str, factor: u64) -> Option<u64> {
     (scaled % unit == 0).then(|| u64::try_from(scaled / unit).ok())?
 }
 
-/// Writes `value` in the greatest unit that leaves at most three decimals, so that what is printed
-/// can be read back unchanged.
-fn format_quantity(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
-    let (name, factor) = units
-        .iter()
-        .rev()
-        .find(|(_, factor)| {
-            value >= *factor && (u128::from(value) * 1000) % u128::from(*factor) == 0
-        })
-        .unwrap_or(&units[0]);
-    let thousandths = u128::from(value) * 1000 / u128::from(*factor);
-    let text = match thousandths % 1000 {
-        0 => format!("{} {name}", thousandths / 1000),
-        rest => {
-            let fraction = format!("{rest:03}");
-            format!("{}.{} {name}", thousandths / 1000, fraction.trim_end_matches('0'))
+/// Writes `value` in the greatest unit that it has one of, with all decimals that it takes: what is
+/// printed can be read back unchanged. Factors are powers of ten.
+fn format_quantity(f: &mut fmt::Formatter<'_>, value: u64, units: &[Unit]) -> fmt::Result {
+    let (name, factor) = units.iter().rfind(|unit| value >= unit.1).unwrap_or(&units[0]);
+    f.pad(&in_decimals(value.into(), factor.ilog10(), name))
+}
+
+/// `value` / 10^`decimals` of the unit `name`, without zeros that say nothing.
+fn in_decimals(value: u128, decimals: u32, name: &str) -> String {
+    let unit = 10u128.pow(decimals);
+    match (value / unit, value % unit) {
+        (whole, 0) => format!("{whole} {name}"),
+        (whole, rest) => {
+            let fraction = format!("{rest:0width$}", width = decimals as usize);
+            format!("{whole}.{} {name}", fraction.trim_end_matches('0'))
         }
-    };
-    f.pad(&text)
+    }
 }
 
 macro_rules! text_form {
@@ -461,8 +463,28 @@ macro_rules! text_form {
 text_form!(BitsPerSecond, u64, "rate", RATE_UNITS, &RATE_UNITS[..4], "200 Mbit/s");
 text_form!(BytesPerSecond, u64, "rate", BYTE_RATE_UNITS, &BYTE_RATE_UNITS[..4], "50 MB/s");
 text_form!(Bytes, u64, "size", BYTE_UNITS, &BYTE_UNITS[..4], "64 KiB");
-text_form!(Nanos, u64, "time", TIME_UNITS, &TIME_UNITS[..4], "1.5 s");
-text_form!(CpuPpm, u32, "cpu", PERCENT_UNITS, &[("ppm", 1), ("%", 10_000)], "40 %");
+text_form!(CpuPpm, u32, "cpu", PERCENT_UNITS, PERCENT, "40 %");
+
+impl FromStr for Nanos {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let refuse = || {
+            let units: Vec<_> = TIME_UNITS.iter().map(|(name, _)| *name).collect();
+            let units = units.join(", ");
+            let expected = format!(
+                "a number and a unit ({units}), as in \"1.5 s\" or 2h30m; or 1:30:00, or with days 1-12:00"
+            );
+            Invalid::new("time", text, expected)
+        };
+        spans::parse(text).map(Self).ok_or_else(refuse)
+    }
+}
+
+impl fmt::Display for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        format_quantity(f, self.0, &TIME_UNITS[..4])
+    }
+}
 
 impl FromStr for Share {
     type Err = Invalid;
@@ -477,17 +499,19 @@ impl FromStr for Share {
 
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        format_quantity(f, u64::from(self.0), &[("ppm", 1), ("%", 10_000)])
+        format_quantity(f, u64::from(self.0), PERCENT)
     }
 }
 
 /// Serde as text (`"200 Mbit/s"`), for files that people write: `#[serde(with = "units::text")]`.
 pub mod text {
-    use serde::{Deserialize, Deserializer, Serializer};
-    use std::fmt::Display;
+    use serde::de::{Error, Visitor};
+    use serde::{Deserializer, Serializer};
+    use std::fmt::{self, Display};
+    use std::marker::PhantomData;
     use std::str::FromStr;
 
-    /// Writes the quantity as people read it.
+    /// Writes the quantity such that it is read back unchanged.
     pub fn serialize<T: Display, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(value)
     }
@@ -498,8 +522,34 @@ pub mod text {
         T: FromStr<Err = crate::Invalid>,
         D: Deserializer<'de>,
     {
-        let text = String::deserialize(from)?;
-        text.parse().map_err(serde::de::Error::custom)
+        from.deserialize_str(Text(PhantomData))
+    }
+
+    struct Text<T>(PhantomData<T>);
+
+    /// A number without its unit is refused in the words of the quantity, as any text is.
+    impl<T: FromStr<Err = crate::Invalid>> Visitor<'_> for Text<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a text in quotes")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+            text.parse().map_err(E::custom)
+        }
+
+        fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
+            self.visit_str(&number.to_string())
+        }
+
+        fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
+            self.visit_str(&number.to_string())
+        }
+
+        fn visit_f64<E: Error>(self, number: f64) -> Result<T, E> {
+            self.visit_str(&number.to_string())
+        }
     }
 }
 
@@ -544,6 +594,9 @@ mod tests {
         assert_eq!("40 %".parse(), Ok(CpuPpm(400_000)));
         assert_eq!(BitsPerSecond(0).to_string(), "0 bit/s");
         assert_eq!(Nanos(1_500_000).to_string(), "1.5 ms");
+        assert_eq!(Nanos(16_666_666_667).to_string(), "16.666666667 s");
+        assert_eq!(CpuPpm(89_263).to_string(), "8.9263 %");
+        assert_eq!(CpuPpm(0).to_string(), "0 %");
     }
 
     #[test]
@@ -552,7 +605,7 @@ mod tests {
             ["", "12", "Mbit/s", "-3 Mbit/s", "1..2 Mbit/s", "1e3 bit/s", "0.5 bit/s", "NaN s"]
         {
             let error = bad.parse::<BitsPerSecond>().unwrap_err();
-            assert_eq!((error.field.as_str(), error.value.as_str()), ("rate", bad));
+            assert_eq!((error.field.as_str(), error.value.as_deref()), ("rate", Some(bad)));
             assert!(error.expected.contains("Gbit/s"), "{error}");
         }
         assert!("101 %".parse::<Share>().is_err());
@@ -592,6 +645,8 @@ mod tests {
             prop_assert_eq!(rate.to_string().parse(), Ok(rate));
             prop_assert_eq!(Nanos(value).to_string().parse(), Ok(Nanos(value)));
             prop_assert_eq!(CpuPpm(ppm).to_string().parse(), Ok(CpuPpm(ppm)));
+            let share = Share(ppm % 1_000_001);
+            prop_assert_eq!(share.to_string().parse(), Ok(share));
         }
 
         #[test]

@@ -253,7 +253,7 @@ mod tests {
             deviations(count).interval(share).share(share).to_string()
         };
         assert_eq!([inside(19, 90), inside(18, 90), inside(2, 90)], ["90 %", "89.4 %", "33.3 %"]);
-        assert_eq!(inside(0, 90), "0 ppm");
+        assert_eq!(inside(0, 90), "0 %");
     }
 
     proptest! {

@@ -405,12 +405,15 @@ impl fmt::Display for Reason {
             }
             Self::TooFast { within_nanos, best_nanos, nodes, bandwidth_bits_per_second } => write!(
                 f,
-                "{within_nanos} cannot be promised: the best is {best_nanos}, on {nodes} nodes with \
-                 {bandwidth_bits_per_second} for each flow"
+                "{within_nanos} cannot be promised: the best is {}, on {nodes} nodes with {} for each \
+                 flow",
+                best_nanos.rounded_up(),
+                bandwidth_bits_per_second.rounded_up(),
             ),
             Self::TooSlow { at_least_nanos, longest_nanos } => write!(
                 f,
-                "no measured run takes as long as {at_least_nanos}: the longest takes {longest_nanos}"
+                "no measured run takes as long as {at_least_nanos}: the longest takes {}",
+                longest_nanos.rounded_down(),
             ),
             Self::NoTimeBetween { at_least_nanos, within_nanos } => {
                 write!(f, "no measured time is")?;
@@ -420,12 +423,16 @@ impl fmt::Display for Reason {
             Self::NodesBusy(short) => write!(
                 f,
                 "needs {} nodes with {} of a CPU free, {} have it now",
-                short.needs, short.cpu_per_node_ppm, short.has
+                short.needs,
+                short.cpu_per_node_ppm.rounded_up(),
+                short.has
             ),
             Self::NodesMissing(short) => write!(
                 f,
                 "needs {} nodes with {} of a CPU, the cluster has {}",
-                short.needs, short.cpu_per_node_ppm, short.has
+                short.needs,
+                short.cpu_per_node_ppm.rounded_up(),
+                short.has
             ),
             Self::LinkBusy(short) => write!(f, "not enough bandwidth is free: {short}"),
             Self::LinkTooSlow(short) => write!(f, "the network is too slow: {short}"),
@@ -440,10 +447,10 @@ impl fmt::Display for LinkShortage {
             "on {} nodes, link {} needs {} for {} flows of at least {}, and has {}",
             self.nodes,
             self.link,
-            self.needs_bits_per_second,
+            self.needs_bits_per_second.rounded_up(),
             self.flows,
-            self.flow_needs_bits_per_second,
-            self.has_bits_per_second
+            self.flow_needs_bits_per_second.rounded_up(),
+            self.has_bits_per_second.rounded_down()
         )
     }
 }
@@ -453,7 +460,10 @@ impl fmt::Display for CounterOffer {
         write!(
             f,
             "{}: {} on {} nodes with {} for each flow",
-            self.goal, self.time_nanos, self.nodes, self.bandwidth_bits_per_second
+            self.goal.rounded(),
+            self.time_nanos.rounded_up(),
+            self.nodes,
+            self.bandwidth_bits_per_second.rounded_up()
         )
     }
 }

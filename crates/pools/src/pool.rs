@@ -332,7 +332,7 @@ mod tests {
     fn hard_guarantees_beyond_the_pool_are_refused_with_what_is_left() {
         let sites = vec![site("shop", 2, &[1_000, 0]), site("blog", 2, &[1_000, 1_000])];
         let error = pool(&[0, 0, 0], sites).unwrap_err();
-        assert_eq!((error.field.as_str(), error.value.as_str()), ("sites.blog.hard", "2"));
+        assert_eq!((error.field.as_str(), error.value.as_deref()), ("sites.blog.hard", Some("2")));
         assert!(error.expected.starts_with("at most 1"), "{error}");
     }
 

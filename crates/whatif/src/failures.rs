@@ -90,7 +90,11 @@ impl Reliability {
     /// If a time is shorter or longer than makes sense.
     pub fn new(between: Nanos, repair: Nanos) -> Result<Self, Invalid> {
         if between < BETWEEN_LEAST {
-            return Err(Invalid::new("failures", between, format!("{BETWEEN_LEAST} or more")));
+            return Err(Invalid::new(
+                "failures",
+                between,
+                format!("{} or more", BETWEEN_LEAST.rounded()),
+            ));
         }
         if !(REPAIR_LEAST..=REPAIR_MOST).contains(&repair) {
             let expected = format!("{REPAIR_LEAST} to {REPAIR_MOST}");

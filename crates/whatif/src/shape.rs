@@ -246,7 +246,7 @@ mod tests {
         let nodes = r#"{ name = "a", cpu = "400 %" }, { name = "b", cpu = "800 %" }"#;
         let links = r#"{ between = ["a", "s"], rate = "1 Gbit/s" }, { between = ["s", "t"], rate = "1 Gbit/s" }, { between = ["b", "t"], rate = "1 Gbit/s" }"#;
         let error = cpu_of_each(&topology(nodes, links)).unwrap_err();
-        assert_eq!((error.field.as_str(), error.value.as_str()), ("nodes[1].cpu", "800 %"));
+        assert_eq!((error.field.as_str(), error.value.as_deref()), ("nodes[1].cpu", Some("800 %")));
         assert!(error.expected.contains("400 %"), "{error}");
     }
 

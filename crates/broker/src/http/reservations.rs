@@ -418,7 +418,7 @@ fn request_key(key: Option<RequestKey>, headers: &HeaderMap) -> Result<RequestKe
         (None, None) => {
             let expected =
                 format!("a key of the request's own, here or in the header {KEY_HEADER}");
-            Err(Invalid::new("key", "nothing", expected))
+            Err(Invalid::missing("key", expected))
         }
     }
 }

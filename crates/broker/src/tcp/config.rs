@@ -48,9 +48,8 @@ impl Tcp {
     /// # Errors
     /// The first field that is wrong.
     pub fn check(&self) -> Result<(), Invalid> {
-        let missing = |field: &str, expected: &str| {
-            Err(Invalid::new(field, "nothing", expected).within("tcp"))
-        };
+        let missing =
+            |field: &str, expected: &str| Err(Invalid::missing(field, expected).within("tcp"));
         if self.client_ca.is_none() && self.tokens.is_none() {
             return missing("client_ca", "a file here, in tokens, or both: nobody could come in");
         }

@@ -183,7 +183,7 @@ pub struct Wanted {
     /// When it starts: 14:00, "tomorrow 9:00", "2026-11-30 8:00", +30min, or RFC 3339 [default: now]
     #[arg(long, value_name = "TIME")]
     pub from: Option<String>,
-    /// How long it lasts, as in 30min or 2h [default: until it is cancelled]
+    /// How long it lasts, as in 30min, 2h30m, 1:30:00 or 1-12:00 (days first) [default: until it is cancelled]
     #[arg(long = "for", value_name = "SPAN")]
     pub duration: Option<Nanos>,
     /// When it ends, instead of how long it lasts
@@ -370,6 +370,9 @@ pub struct RegisterArguments {
     /// The MPI to start it with: open-mpi or mpich
     #[arg(long, default_value = "open-mpi")]
     pub mpi: keeptime_launch::mpi::Flavour,
+    /// Print what is known then as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// The id of an event, by the option: the broker knows it by its header.

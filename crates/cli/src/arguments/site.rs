@@ -19,7 +19,7 @@ pub enum SiteCommand {
     List(SiteListArguments),
     /// Show web sites, a picture of their last minute, how busy every node is and who says so, and the last moves with
     /// their reasons, again every second
-    Top(SiteListArguments),
+    Top(SiteTopArguments),
 }
 
 #[derive(Debug, Args)]
@@ -59,6 +59,9 @@ pub struct SiteAddArguments {
     /// long as they take. What HAProxy has in flight then is ended, what others have is left, and the node is moved
     #[arg(long, value_name = "SPAN|never", default_value = "5min")]
     pub drain_most: DrainMost,
+    /// Print what was added as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub place: BrokerPlace,
 }
@@ -84,7 +87,19 @@ pub struct SiteRemoveArguments {
 
 #[derive(Debug, Args)]
 pub struct SiteListArguments {
-    /// Print JSON once, instead of text
+    /// Print JSON, instead of text
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub place: BrokerPlace,
+}
+
+#[derive(Debug, Args)]
+pub struct SiteTopArguments {
+    /// Show them once and end
+    #[arg(long)]
+    pub once: bool,
+    /// Print JSON once and end
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

@@ -243,7 +243,7 @@ pub fn describe(status: &Status) -> String {
     let mut text = format!(
         "{}: {} of a CPU for jobs, {} jobs\n",
         status.node,
-        status.cpu_ppm,
+        status.cpu_ppm.rounded(),
         status.jobs.len()
     );
     for job in &status.jobs {
@@ -256,16 +256,16 @@ pub fn describe(status: &Status) -> String {
 }
 
 fn describe_job(job: &JobStatus) -> String {
-    let used = job.cpu_used_nanos.as_secs_f64();
+    let used = job.cpu_used_nanos.rounded();
     let assignment = &job.assignment;
     let kept = match job.cpu_kept_by {
         Some(mechanism) => format!(" by {mechanism}"),
         None => String::new(),
     };
     let mut text = format!(
-        "  {}: {} of a CPU{kept}, {} processes, {used:.1} s used\n",
+        "  {}: {} of a CPU{kept}, {} processes, {used} used\n",
         assignment.job,
-        assignment.cpu_ppm,
+        assignment.cpu_ppm.rounded(),
         job.processes.len()
     );
     if let Some(obstacle) = &job.cpu_obstacle {
@@ -281,18 +281,19 @@ fn describe_job(job: &JobStatus) -> String {
         text.push_str(&format!("    bound: {borrowed} processes, {sockets} connections\n"));
     }
     for (disk, counted) in &job.disks {
-        let (read, written) = (counted.read_bytes, counted.written_bytes);
+        let (read, written) = (counted.read_bytes.rounded(), counted.written_bytes.rounded());
         text.push_str(&format!("    disk {disk}: {read} read, {written} written\n"));
     }
     for flow in &job.flows {
         let up_to = flow.flow.up_to_bits_per_second;
-        let up_to = up_to.map(|most| format!(" (up to {most} now)")).unwrap_or_default();
+        let up_to =
+            up_to.map(|most| format!(" (up to {} now)", most.rounded())).unwrap_or_default();
         text.push_str(&format!(
             "    to {}: {} {}{up_to}, {} sent, {} dropped\n",
             flow.flow.destination,
             flow.flow.class,
-            flow.flow.bits_per_second,
-            flow.sent_bytes,
+            flow.flow.bits_per_second.rounded(),
+            flow.sent_bytes.rounded(),
             flow.dropped_packets
         ));
     }

@@ -1,6 +1,6 @@
 //! `keeptime bind`: what runs already becomes part of a job.
 
-use super::Ending;
+use super::{Ending, print_json};
 use crate::arguments::BindArguments;
 use crate::cluster::socket_in;
 use anyhow::Result;
@@ -20,20 +20,24 @@ pub fn run(arguments: BindArguments) -> Result<Ending> {
         match bind(&socket, &arguments) {
             Err(error) if error.is_retryable() && Instant::now() < until => sleep(AGAIN_AFTER),
             outcome => {
-                outcome?;
+                let mut client = outcome?;
+                if arguments.json {
+                    print_json(&client.job(&arguments.job)?)?;
+                }
                 return Ok(Ending::Done);
             }
         }
     }
 }
 
-fn bind(socket: &Path, arguments: &BindArguments) -> Result<(), ClientError> {
+fn bind(socket: &Path, arguments: &BindArguments) -> Result<Client, ClientError> {
     let BindArguments { job, processes, flows, .. } = arguments;
     let mut client = Client::connect(socket)?;
     if !processes.is_empty() {
         client.bind(job, processes.clone())?;
     }
-    flows.iter().try_for_each(|flow| client.bind_flow(job, *flow))
+    flows.iter().try_for_each(|flow| client.bind_flow(job, *flow))?;
+    Ok(client)
 }
 
 /// Where the agent is asked.

@@ -139,7 +139,8 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
     let mut share = work.job.cpu_at(at.rate);
     let mut on_said = |said: Said<'_>| {
         if let Some(now) = hold.cpu().filter(|now| *now != share && !arguments.json) {
-            println!("{}: {now} of each node's CPU from now on, {share} until now", hold.handle());
+            let (handle, new, old) = (hold.handle(), now.rounded(), share.rounded());
+            println!("{handle}: {new} of each node's CPU from now on, {old} until now");
             share = now;
         }
         pass_on(said, arguments.json);
@@ -159,7 +160,7 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
             ..work.outcome()
         })?;
     } else {
-        println!("done {}", distance(ended, work.job.by));
+        println!("done {}", distance(ended, work.job.by, &TimeZone::system()));
     }
     Ok(Ending::Done)
 }
@@ -167,7 +168,11 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
 impl Work {
     fn new(session: &Session, arguments: &RunArguments, by: &str) -> Result<Self> {
         let application = session.application.clone();
-        let deadline = times::parse_field("by", by, &Zoned::now())?;
+        let now = Zoned::now();
+        let deadline = times::parse_field("by", by, &now)?;
+        if let Some(told) = times::of_tomorrow("--by", by, &now) {
+            eprintln!("keeptime: {told}");
+        }
         // Which numbers of nodes will do is said otherwise here.
         let counts = arguments.goal.nodes.as_ref();
         let goal = GoalArguments { nodes: None, ..arguments.goal.clone() }.goal()?;
@@ -289,7 +294,7 @@ fn job(
     let fewest = knees.values().next().map(|knee| knee.time).unwrap_or_default();
     let of_whole_run = (*application.time() == TimeSource::Wall).then_some(fewest);
     let expected = "a time: that of the profile need not be a whole run's";
-    let no_time = || Invalid::new("takes", "nothing", expected);
+    let no_time = || Invalid::missing("takes", expected);
     let takes = takes.or(of_whole_run).ok_or_else(no_time)?;
     // Rounded down: it may be as fast as that.
     let speed =
@@ -339,7 +344,7 @@ fn book_patiently(
             tell(format!(
                 "neither its deadline nor a later one can be promised, and there is no room to \
                  begin in: asking again for {} at the most",
-                whole_seconds(left)
+                left.rounded()
             ))?;
         }
         rest(Booking::asks_again_after(&work.job, asked, now()).min(left));
@@ -489,9 +494,10 @@ fn tell_refusal(work: &Work, refusal: deadline::Refusal, json: bool) -> Result<E
         print_json(&Outcome { refusal, earliest_unix_nanos, ..work.outcome() })?;
         return Ok(Ending::Refused);
     }
-    println!("refused: {}", refusal.reason);
+    let zone = TimeZone::system();
+    println!("refused: by {}: {}", times::show(work.job.by, &zone), refusal.reason);
     if let Some(earliest) = refusal.earliest {
-        println!("it could be done by {}", times::show(earliest, &TimeZone::system()));
+        println!("it could be done by {}", times::show(earliest, &zone));
     }
     Ok(Ending::Refused)
 }
@@ -502,40 +508,34 @@ fn story(nodes: &[Name], held: &Held, work: &Work) -> String {
     let zone = TimeZone::system();
     let span = times::show_span(at.from, Some(at.to), &zone);
     let when = match held.promise {
-        Promise::Deadline => distance(at.to, work.job.by),
+        Promise::Deadline => distance(at.to, work.job.by, &zone),
         Promise::Start => "promised nothing, and slower where others need that".into(),
         Promise::Later => {
-            let (by, late) = (times::show(held.by, &zone), distance(held.by, work.job.by));
+            let (by, late) = (times::show(held.by, &zone), distance(held.by, work.job.by, &zone));
             format!("promised to be done by {by}, {late}")
         }
     };
-    format!("{name} on {} at {} of full speed, {span}: {when}", nodes.join(", "), at.rate)
+    format!("{name} on {} at {} of full speed, {span}: {when}", nodes.join(", "), at.rate.rounded())
 }
 
 /// That it begins at another time than was planned.
 fn another_start(planned: WallTime, begins: WallTime) -> Option<String> {
     let (sooner, later) = (planned.saturating_since(begins), begins.saturating_since(planned));
     if sooner > OTHER_LEAST {
-        Some(format!("there is room, so it begins {} sooner", whole_seconds(sooner)))
+        Some(format!("there is room, so it begins {} sooner", sooner.rounded()))
     } else if later > OTHER_LEAST {
-        Some(format!("others were let in, so it begins {} later", whole_seconds(later)))
+        Some(format!("others were let in, so it begins {} later", later.rounded()))
     } else {
         None
     }
 }
 
-/// In whole seconds.
-fn distance(ended: WallTime, deadline: WallTime) -> String {
+fn distance(ended: WallTime, deadline: WallTime, zone: &TimeZone) -> String {
+    let by = times::show(deadline, zone);
     match ended <= deadline {
-        true => {
-            format!("{} before it has to be", whole_seconds(deadline.saturating_since(ended)))
-        }
-        false => format!("{} too late", whole_seconds(ended.saturating_since(deadline))),
+        true => format!("{} before its deadline, {by}", deadline.saturating_since(ended).rounded()),
+        false => format!("{} after its deadline, {by}", ended.saturating_since(deadline).rounded()),
     }
-}
-
-fn whole_seconds(span: Nanos) -> Nanos {
-    Nanos::from_secs(span.as_secs_f64().round() as u64)
 }
 
 /// Runs differ by more than the profile's quantile knows, launching included: a tenth is added.
@@ -696,7 +696,8 @@ mod tests {
     #[test]
     fn distances_say_on_which_side() {
         let at = |seconds: u64| WallTime::from_unix_nanos(seconds * 1_000_000_000);
-        assert_eq!(distance(at(60), at(90)), "30 s before it has to be");
-        assert_eq!(distance(at(90), at(60)), "30 s too late");
+        let told = |ended, deadline| distance(at(ended), at(deadline), &TimeZone::UTC);
+        assert_eq!(told(60, 84_517), "23 h 28 min before its deadline, 1970-01-01 23:28:37");
+        assert_eq!(told(90, 60), "30 s after its deadline, 1970-01-01 00:01:00");
     }
 }

@@ -288,6 +288,7 @@ impl PingView {
         if let (Some(min), Some(median), Some(max)) =
             (self.min_nanos, self.median_nanos, self.max_nanos)
         {
+            let [min, median, max] = [min, median, max].map(Nanos::rounded);
             text.push_str(&format!("; {bytes} bytes there and back: {median} ({min} to {max})"));
         }
         if let Some(failure) = &self.failure {

@@ -17,6 +17,7 @@ use keeptime_linux::netns::{die_with, die_with_parent};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::topology::{Node, Topology};
+use keeptime_model::units::Nanos;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs;
@@ -58,7 +59,7 @@ pub fn run(command: LabCommand) -> Result<Ending> {
                 (true, count) => format!(", {count} stragglers killed"),
                 (false, count) => format!("; it had ended before, {count} stragglers killed"),
             };
-            println!("lab {}: down in {:.2} s{left}", report.name, report.nanos.as_secs_f64());
+            println!("lab {}: down in {}{left}", report.name, report.nanos.rounded());
         }
     }
     Ok(Ending::Done)
@@ -92,11 +93,11 @@ fn up(labs: &Labs, arguments: &LabUpArguments) -> Result<()> {
     };
     let topology = spec.topology();
     println!(
-        "lab {}: {} nodes, {} switches, up in {:.2} s",
+        "lab {}: {} nodes, {} switches, up in {}",
         lab.name(),
         topology.nodes().len(),
         topology.switches().len(),
-        started.elapsed().as_secs_f64()
+        Nanos::from(started.elapsed()).rounded()
     );
     for sentence in lab.status().not_enforced {
         println!("not enforced: {sentence}");
@@ -213,10 +214,13 @@ fn print_lab(lab: &LabStatus) {
     for node in &lab.nodes {
         let init = node.pid.map_or("ended".into(), |pid| format!("process {pid}"));
         let used =
-            node.cpu_nanos.map_or(String::new(), |n| format!(", {:.1} s used", n.as_secs_f64()));
+            node.cpu_nanos.map_or(String::new(), |used| format!(", {} used", used.rounded()));
         println!(
             "{} at {}: {}, {} of a CPU{used}, {init}",
-            node.name, node.address, node.bits_per_second, node.cpu_ppm
+            node.name,
+            node.address,
+            node.bits_per_second.rounded(),
+            node.cpu_ppm.rounded()
         );
     }
     for sentence in &lab.not_enforced {

@@ -166,7 +166,7 @@ fn application(arguments: &ApplicationArguments) -> Result<Application> {
         return Ok(made.clone());
     }
     let expected = "a name in apps/, or a file ending in .toml";
-    let nothing = || Invalid::new("application", "nothing", expected);
+    let nothing = || Invalid::missing("application", expected);
     files::load_application(application.as_ref().ok_or_else(nothing)?, arguments.mpi)
 }
 

@@ -158,14 +158,14 @@ fn table(fitted: &FittedProfile, profile: &Profile, known: &[f64]) -> String {
             c.nodes == fitted.nodes() && c.parameters == **fitted.parameters()
         };
         let Some((curve, off)) = profile.curves.iter().zip(known).find(is_it) else { continue };
-        let least = fitted.points().first().map_or(0.0, |p| p.time_nanos.as_secs_f64());
+        let least = fitted.points().first().map(|point| point.time_nanos).unwrap_or_default();
         let [apart, share] = apart(fitted.interval(NINETY));
         rows.push([
             story::parameters(&curve.parameters),
             curve.nodes.to_string(),
-            fitted.knee().bandwidth_bits_per_second.to_string(),
-            story::seconds(fitted.knee().time_nanos.as_secs_f64()),
-            story::seconds(least),
+            fitted.knee().bandwidth_bits_per_second.rounded().to_string(),
+            fitted.knee().time_nanos.rounded().to_string(),
+            least.rounded().to_string(),
             curve.points.iter().map(|p| p.samples_nanos.len()).sum::<usize>().to_string(),
             if off.is_finite() { format!("{:.1} %", 100.0 * off) } else { "-".into() },
             apart,
@@ -259,10 +259,11 @@ fn guess(model: &Scaling, nodes: u32, bandwidth: BitsPerSecond) -> Option<String
     let (least, greatest) = (end(interval.least_ppm), end(interval.greatest_ppm));
     let share = interval.share(NINETY);
     let is_known = share > Share::default();
-    let runs = is_known.then(|| format!(", {share} of runs {least} to {greatest}"));
+    let runs = is_known.then(|| format!(", {} of runs {least} to {greatest}", share.rounded()));
     Some(format!(
-        "  {nodes} nodes, not measured and not planned with: {} at {bandwidth}{}",
+        "  {nodes} nodes, not measured and not planned with: {} at {}{}",
         story::seconds(expected),
+        bandwidth.rounded(),
         runs.unwrap_or_default(),
     ))
 }
@@ -276,7 +277,7 @@ fn apart(interval: Interval) -> [String; 2] {
         return ["-".into(), "-".into()];
     }
     let between = format!("{} {}", percent(interval.least_ppm), percent(interval.greatest_ppm));
-    [between, share.to_string()]
+    [between, share.rounded().to_string()]
 }
 
 /// What `arguments` ask to be measured.
@@ -537,9 +538,9 @@ mod tests {
         let (application, profile) = measured(&[1, 2, 4, 8, 16], |_| 1.0);
         let lines = across(&application, &profile);
         let [terms, six] = &lines[..] else { panic!("{lines:?}") };
-        let expected = "ray: 0.300 s + 6.000 s / nodes + 0.000 s x log2(nodes) + exchange";
+        let expected = "ray: 300 ms + 6 s / nodes + 0 s x log2(nodes) + exchange";
         assert_eq!(terms, expected);
-        assert!(six.starts_with("  6 nodes, not measured and not planned with: 1.500 s"), "{six}");
+        assert!(six.starts_with("  6 nodes, not measured and not planned with: 1.5 s"), "{six}");
     }
 
     // Goal: no interval is said to hold more runs than those that were measured support: n deviations have (n - 1) / (n + 1)

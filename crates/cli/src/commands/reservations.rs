@@ -35,6 +35,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
     allocation::check_once()?;
     let now = Zoned::now();
+    tell_tomorrow(&arguments.wanted, &now);
     let request = requests::new(arguments.application.as_ref(), &arguments.wanted, &now)?;
     let mut request = Request { wait_nanos: arguments.wait, ..request };
     requests::check(&request)?;
@@ -86,11 +87,21 @@ pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
     }
 }
 
+/// A clock time that is over today may have been meant for today.
+fn tell_tomorrow(wanted: &Wanted, now: &Zoned) {
+    let times = [("--from", &wanted.from), ("--until", &wanted.until), ("--by", &wanted.by)];
+    for (option, time) in times {
+        let told = time.as_ref().and_then(|time| times::of_tomorrow(option, time, now));
+        told.into_iter().for_each(|told| eprintln!("keeptime: {told}"));
+    }
+}
+
 /// Puts something else in the place of what a reservation has.
 pub fn modify(arguments: &ModifyArguments) -> Result<Ending> {
     let client = connect(&arguments.place)?;
     let old = client.reservation(arguments.handle).map_err(brokers::failure)?;
     let (start, now) = (old.from_unix_nanos, Zoned::now());
+    tell_tomorrow(&arguments.wanted, &now);
     let request = requests::changed(old.request, start, &arguments.wanted, &now)?;
     match client.modify(arguments.handle, &request) {
         Ok(reservation) => told(&reservation, arguments.json),
@@ -267,7 +278,11 @@ pub fn register(arguments: &RegisterArguments) -> Result<Ending> {
     files::check_program(&profile, &application)?;
     let known = Known { application: application.as_written(), profile };
     connect(&arguments.place)?.register(&known).map_err(brokers::failure)?;
-    println!("{} is known", known.application.name());
+    if arguments.json {
+        print_json(&known)?;
+    } else {
+        println!("{} is known", known.application.name());
+    }
     Ok(Ending::Done)
 }
 

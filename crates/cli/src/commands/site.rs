@@ -1,7 +1,9 @@
 //! `keeptime site`: web sites that share the cluster's nodes.
 
 use super::{Ending, print_json};
-use crate::arguments::{SiteAddArguments, SiteCommand, SiteListArguments, SiteRemoveArguments};
+use crate::arguments::{
+    SiteAddArguments, SiteCommand, SiteListArguments, SiteRemoveArguments, SiteTopArguments,
+};
 use crate::place::connect;
 use crate::shades::shade;
 use crate::{brokers, terminal, times};
@@ -31,8 +33,13 @@ pub fn run(command: &SiteCommand) -> Result<Ending> {
 }
 
 fn add(arguments: &SiteAddArguments) -> Result<Ending> {
-    connect(&arguments.place)?.add_site(&arguments.spec()).map_err(brokers::failure)?;
-    println!("site {} is added; `keeptime site list` shows its nodes", arguments.name);
+    let spec = arguments.spec();
+    connect(&arguments.place)?.add_site(&spec).map_err(brokers::failure)?;
+    if arguments.json {
+        print_json(&spec)?;
+    } else {
+        println!("site {} is added; `keeptime site list` shows its nodes", spec.name);
+    }
     Ok(Ending::Done)
 }
 
@@ -52,9 +59,9 @@ fn list(arguments: &SiteListArguments) -> Result<Ending> {
     Ok(Ending::Done)
 }
 
-/// Until it is interrupted; once, if nobody watches. A broker that is away for a while, such as one that is started anew, is
+/// Until it is interrupted; once, if that is asked for or nobody watches. A broker that is away for a while, such as one that is started anew, is
 /// waited for.
-fn top(arguments: &SiteListArguments) -> Result<Ending> {
+fn top(arguments: &SiteTopArguments) -> Result<Ending> {
     let client = connect(&arguments.place)?;
     let mut overview = client.sites().map_err(brokers::failure)?;
     if arguments.json {
@@ -66,7 +73,7 @@ fn top(arguments: &SiteListArguments) -> Result<Ending> {
         let past = overview.sites.iter().map(describe_past).collect::<String>();
         let (sites, nodes) = (describe_sites(&overview), describe_nodes(&overview));
         let text = format!("{sites}{past}{nodes}{}", describe_moves(&overview));
-        if !terminal::draws(&stdout()) {
+        if arguments.once || !terminal::draws(&stdout()) {
             print!("{text}");
             return Ok(Ending::Done);
         }
@@ -165,7 +172,8 @@ fn in_words(moved: &MoveView) -> String {
     let failure = moved.failure.as_ref().map(|why| format!("; given up: {why}"));
     let failure = failure.unwrap_or_default();
     let left = moved.unfinished.as_ref().map(|left| format!("; {left}")).unwrap_or_default();
-    format!("{}: {from} > {to} in {}: {}{left}{failure}", moved.node, moved.took_nanos, moved.why)
+    let (node, took, why) = (&moved.node, moved.took_nanos.rounded(), &moved.why);
+    format!("{node}: {from} > {to} in {took}: {why}{left}{failure}")
 }
 
 #[cfg(test)]

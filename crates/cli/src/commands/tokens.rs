@@ -81,7 +81,7 @@ fn path(place: &TokenPlace) -> Result<PathBuf> {
         return Ok(path.clone());
     }
     let config = broker::read(&place.config)?;
-    let missing = || Invalid::new("tcp.tokens", "nothing", "the path of a file (or give --tokens)");
+    let missing = || Invalid::missing("tcp.tokens", "the path of a file (or give --tokens)");
     let tokens = config.tcp.and_then(|tcp| tcp.tokens);
     tokens.ok_or_else(missing).with_context(|| format!("in {}", place.config.display()))
 }

@@ -75,15 +75,13 @@ impl Engine {
         let is_known =
             |name: &Name| self.cluster.node(name).is_ok() || self.book.drained().contains_key(name);
         let unknown = names.iter().find(|name| !is_known(name)).map(ToString::to_string);
-        let wrong = match unknown {
-            Some(unknown) => unknown,
-            None if names.is_empty() => "nothing".into(),
-            None => return Ok(names),
-        };
+        if unknown.is_none() && !names.is_empty() {
+            return Ok(names);
+        }
         let there = self.cluster.topology().nodes().iter().map(|node| node.name.as_str());
         let there: Vec<_> = there.take(NAMED_MAX).collect();
         let expected = format!("nodes of the cluster, as {}", there.join(", "));
-        Err(Invalid::new("nodes", wrong, expected))
+        Err(Invalid { value: unknown, ..Invalid::missing("nodes", expected) })
     }
 
     /// The drained nodes that what is asked for may not be granted, by their positions; empty where there is none. What takes

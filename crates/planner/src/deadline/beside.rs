@@ -137,9 +137,7 @@ impl Refusal {
         let reason = match ends {
             None => "the jobs that are promised leave nothing for it, ever".into(),
             Some(ends) => {
-                // In whole seconds.
-                let late = ends.saturating_since(by).get().div_ceil(SECOND).saturating_mul(SECOND);
-                let late = Nanos::new(late);
+                let late = ends.saturating_since(by).rounded_up();
                 format!("beside the jobs that are promised it would end {late} too late")
             }
         };
@@ -147,6 +145,5 @@ impl Refusal {
     }
 }
 
-const SECOND: u64 = 1_000_000_000;
 /// So often a deadline is moved on that cannot be kept: each time is a whole search, and two or three do.
 const OFFERS_MOST: usize = 64;

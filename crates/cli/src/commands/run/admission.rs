@@ -6,7 +6,6 @@ use crate::commands::{Session, plan};
 use crate::execute::reserve;
 use crate::hold::Hold;
 use crate::promised::Promised;
-use crate::story;
 use anyhow::{Result, bail};
 use keeptime_broker::client::ClientError;
 use keeptime_broker::core::now;
@@ -82,7 +81,7 @@ pub(super) fn admit_later(
     if left == Nanos::new(0) || !is_refused(&in_advance) {
         return in_advance;
     }
-    let most = story::seconds(left.as_secs_f64());
+    let most = left.rounded();
     tell(format!(
         "no room now, and none in time as far as is known: waiting for what others give back, \
          {most} at the most"
@@ -90,7 +89,7 @@ pub(super) fn admit_later(
     let began = Instant::now();
     let admitted = admit(session, goal, Manner { wait: Some(left), ..manner });
     if matches!(admitted, Ok(Admitted::Held(_))) {
-        tell(format!("room after {}", story::seconds(began.elapsed().as_secs_f64())));
+        tell(format!("room after {}", Nanos::from(began.elapsed()).rounded()));
     }
     admitted
 }

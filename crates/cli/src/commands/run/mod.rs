@@ -320,10 +320,9 @@ fn tell_outcome(
             lasting: None,
         });
     }
-    let (actual, promised) = (ran.time.as_secs_f64(), promised.time.as_secs_f64());
     let with = if reserved { "with its reservation" } else { "without a reservation" };
-    let percent = 100.0 * (actual / promised - 1.0);
-    println!("actual: {} {with}, {percent:+.1} % of what was promised", story::seconds(actual));
+    let beside = story::beside_promise(ran.time, promised.time);
+    println!("actual: {} {with}, {beside}", ran.time.rounded());
     Ok(())
 }
 

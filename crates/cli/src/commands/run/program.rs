@@ -63,7 +63,7 @@ fn check_wanted(arguments: &RunArguments) -> Result<(), Invalid> {
         (None, Some(_)) if !is_told => {
             let expected =
                 "how long the whole run takes at full speed, beside --nodes: no profile tells it";
-            Err(Invalid::new("takes", "nothing", expected))
+            Err(Invalid::missing("takes", expected))
         }
         _ => Ok(()),
     }
@@ -93,8 +93,7 @@ fn without_launcher(words: &[String]) -> Result<(&String, &[String]), Invalid> {
 /// Of several numbers of nodes the fewest on which the pattern exists: nobody knows how much faster more would make it.
 fn node_count(arguments: &RunArguments, pattern: &Pattern) -> Result<u32, Invalid> {
     let counts = arguments.goal.nodes.as_ref();
-    let counts =
-        counts.ok_or_else(|| Invalid::new("nodes", "nothing", "how many, as in --nodes 4"))?;
+    let counts = counts.ok_or_else(|| Invalid::missing("nodes", "how many, as in --nodes 4"))?;
     let only = counts.only();
     // Where there is one that the pattern does not have, the application says why.
     if arguments.by.is_none() || only.is_ok() {
@@ -215,10 +214,10 @@ mod tests {
         let all = "command: \"./x\" is not accepted; expected --nodes with either --rate, or --by and --takes: ";
         assert!(told(&[]).starts_with(all), "{}", told(&[]));
         let takes = told(&["--by", "+1h"]);
-        assert!(takes.starts_with("takes: \"nothing\"") && takes.contains("--nodes"), "{takes}");
+        assert!(takes.starts_with("takes is missing") && takes.contains("--nodes"), "{takes}");
         for enough in [&["--rate", "30 %"][..], &["--by", "+1h", "--takes", "1min"]] {
             let nodes = told(enough);
-            let expected = "nodes: \"nothing\" is not accepted; expected how many, as in --nodes 4";
+            let expected = "nodes is missing; expected how many, as in --nodes 4";
             assert_eq!(nodes, expected);
         }
     }

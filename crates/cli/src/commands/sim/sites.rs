@@ -148,7 +148,7 @@ impl Entry {
             }
             None => {
                 let expected = "{ \"arrivals_per_second\": NUMBER }";
-                Err(Invalid::new(format!("sites.{name}.load"), "nothing", expected))
+                Err(Invalid::missing(format!("sites.{name}.load"), expected))
             }
         }
     }
