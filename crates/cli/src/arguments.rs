@@ -755,6 +755,9 @@ pub enum RateCommand {
         job: Handle,
         /// The part of full speed, as in "40 %"
         rate: Share,
+        /// Print how it stands as JSON, or why it stays at its rate
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         place: Box<BrokerPlace>,
     },

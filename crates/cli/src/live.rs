@@ -189,6 +189,7 @@ mod tests {
             application: "bsp".parse().unwrap(),
             nodes: vec!["n1".parse().unwrap()],
             state: State {
+                is_adjusting: false,
                 target: Share::from_percent(30).unwrap(),
                 phase: Phase::Steered,
                 actual: Some(actual),

@@ -11,7 +11,7 @@ use crate::lasting::{Lasting, Source};
 use crate::rate::door::{self, Answer, Asked, RateView};
 use crate::rate::known::KnownSpeeds;
 use crate::rate::nodes::{node_indices, set_schedules};
-use crate::rate::steering::{Begins, Phase, Wanted};
+use crate::rate::steering::{Begins, Phase, State, Wanted};
 use crate::rate::{News, Steered};
 use crate::{brokers, interrupt, live, place, terminal};
 use anyhow::{Context, Result};
@@ -123,7 +123,7 @@ impl<'a> Reserved<'a> {
                 eprintln!("{job} stays as it is, without a controller: {reason}");
             }
             News::Short { view: RateView { job, limit_nanos, .. }, reason } => {
-                eprintln!("{job} is ended after {limit_nanos} all the same: {reason}");
+                eprintln!("{job} is ended after {} all the same: {reason}", limit_nanos.rounded());
             }
         };
         let steered =
@@ -239,14 +239,19 @@ pub(super) fn limited(arguments: &RunArguments, limit: Nanos) -> Lasting {
 
 /// Changes the rate of a run.
 pub fn set(command: &RateCommand) -> Result<Ending> {
-    let RateCommand::Set { job, rate, place } = command;
+    let RateCommand::Set { job, rate, json, place } = command;
     let runs = place::find(place)?.rates_directory();
     match door::ask(&runs, *job, Asked::Set { target: *rate })? {
+        Answer::State(view) if *json => print_json(&view).map(|()| Ending::Done),
         Answer::State(view) => {
             let limit = view.limit_nanos;
             print!("{}", table(&[view]));
-            println!("{job} is ended when it has run for {limit}");
+            println!("{job} is ended when it has run for {}", limit.rounded());
             Ok(Ending::Done)
+        }
+        Answer::Refused { reason } if *json => {
+            print_json(&serde_json::json!({ "job": job, "refusal": reason }))?;
+            Ok(Ending::Refused)
         }
         Answer::Refused { reason } => {
             println!("{job} stays at its rate: {reason}");
@@ -326,9 +331,9 @@ fn table(views: &[RateView]) -> String {
     for view in views {
         let RateView { job, application, nodes, state, .. } = view;
         let percent = |value: f64| format!("{:.1} %", 100.0 * value);
-        let cpu = state.schedule.map(|schedule| schedule.cpu().to_string());
+        let cpu = state.schedule.map(|schedule| schedule.cpu().rounded());
         let slice =
-            state.schedule.map(|s| format!("{} / {}", in_millis(s.slice()), in_millis(s.period())));
+            state.schedule.map(|s| format!("{} / {}", s.slice().rounded(), s.period().rounded()));
         let unknown = || "-".to_owned();
         text.push_str(&format!(
             "{:<8} {:<12} {:>5} {:>8} {:>8} {:>8} {:>16} {:>12}  {}{}{}{}\n",
@@ -337,13 +342,13 @@ fn table(views: &[RateView]) -> String {
             nodes.len(),
             percent(state.target.as_f64()),
             state.actual.map_or_else(unknown, percent),
-            cpu.unwrap_or_else(unknown),
+            cpu.map_or_else(unknown, |cpu| cpu.to_string()),
             slice.unwrap_or_else(unknown),
             state.full_speed.map_or_else(unknown, |rate| format!("{rate:.2} /s")),
-            describe(state.phase),
+            describe(state),
             kept(view),
             match state.rank_cpu_ppm.iter().min() {
-                Some(least) => format!("; a rank has {least} at least"),
+                Some(least) => format!("; a rank has {} at least", least.rounded()),
                 None => String::new(),
             },
             match state.refused {
@@ -389,13 +394,11 @@ fn kept(view: &RateView) -> String {
     }
 }
 
-fn in_millis(span: Nanos) -> String {
-    format!("{:.1} ms", 1e3 * span.as_secs_f64())
-}
-
-fn describe(phase: Phase) -> &'static str {
-    match phase {
+fn describe(state: &State) -> &'static str {
+    match state.phase {
         Phase::Measured => "at full speed, to measure it",
+        // Its actual rate is still that of the former target.
+        Phase::Steered if state.is_adjusting => "adjusting",
         Phase::Steered => "held",
         Phase::Unreported => "tells no progress: has its part of the CPU",
     }
@@ -411,7 +414,6 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rate::steering::State;
     use keeptime_control::Schedule;
     use keeptime_model::units::CpuPpm;
     use std::collections::BTreeMap;
@@ -443,6 +445,7 @@ mod tests {
         let held = State {
             target: Share::from_percent(30).unwrap(),
             phase: Phase::Steered,
+            is_adjusting: false,
             actual: Some(0.2951),
             full_speed: Some(12.0),
             schedule: Some(schedule),
@@ -464,19 +467,21 @@ mod tests {
         let rank_cpu_ppm = [15, 6].map(CpuPpm::from_percent).to_vec();
         let unequal = State { rank_cpu_ppm, ..held.clone() };
         let said = RateView { cpu_mechanism: CpuMechanism::UserLevel, ..view(held.clone()) };
-        let text = table(&[view(held), view(measured), view(unequal), said]);
+        let adjusting = view(State { is_adjusting: true, refused: 0, ..held.clone() });
+        let text = table(&[view(held), view(measured), view(unequal), said, adjusting]);
         let lines: Vec<_> = text
             .lines()
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
             .collect();
         assert_eq!(
             lines[1],
-            "r7 bsp 2 30.0 % 29.5 % 15 % 3.0 ms / 20.0 ms 12.00 /s held; 2 corrections refused"
+            "r7 bsp 2 30.0 % 29.5 % 15 % 3 ms / 20 ms 12.00 /s held; 2 corrections refused"
         );
         assert_eq!(lines[2], "r7 bsp 2 30.0 % - - - - at full speed, to measure it");
         assert!(lines[3].ends_with("held; a rank has 6 % at least; 2 corrections refused"));
         assert!(lines[4].ends_with("held; to be kept by user-level; 2 corrections refused"));
-        assert_eq!(lines.len(), 5);
+        assert!(lines[5].ends_with("12.00 /s adjusting"), "{}", lines[5]);
+        assert_eq!(lines.len(), 6);
     }
 
     // Goal: what keeps a share is told as nodes tell it, beside what was said where that is something else.
@@ -486,6 +491,7 @@ mod tests {
         let state = State {
             target: Share::from_percent(30).unwrap(),
             phase: Phase::Steered,
+            is_adjusting: false,
             actual: None,
             full_speed: None,
             schedule: None,
@@ -540,6 +546,7 @@ mod tests {
         let state = |phase| State {
             target: Share::from_percent(30).unwrap(),
             phase,
+            is_adjusting: false,
             actual: None,
             full_speed: None,
             schedule: None,

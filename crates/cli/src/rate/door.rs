@@ -245,6 +245,7 @@ mod tests {
         let state = State {
             target: Share::from_percent(30).unwrap(),
             phase: Phase::Steered,
+            is_adjusting: false,
             actual: Some(0.3),
             full_speed: Some(12.5),
             schedule: None,

@@ -35,6 +35,9 @@ pub struct Memory {
     pub(super) found: Option<FullSpeed>,
     /// A change that could not be made yet.
     pub(super) waiting: Option<Waiting>,
+    /// Another target was asked for, and no report is of it yet.
+    #[serde(default)]
+    pub(super) is_adjusting: bool,
 }
 
 /// A change that could not be made yet.
@@ -86,6 +89,9 @@ pub struct State {
     pub target: Share,
     /// How far it is.
     pub phase: Phase,
+    /// The target is new: what the last report told was under the former one.
+    #[serde(default, rename = "adjusting")]
+    pub is_adjusting: bool,
     /// The part of full speed that the last report told.
     pub actual: Option<f64>,
     /// Work in a second at full speed, now.
@@ -121,6 +127,7 @@ impl Memory {
             again_from: fresh_from,
             found: None,
             waiting: None,
+            is_adjusting: false,
         })
     }
 
@@ -161,10 +168,19 @@ impl Memory {
 
     /// How it stands.
     pub fn state(&self) -> State {
-        let (target, phase) = (self.wanted.target, self.phase());
+        let (target, phase, is_adjusting) = (self.wanted.target, self.phase(), self.is_adjusting);
         let (actual, full_speed, schedule, rank_cpu_ppm) = (None, None, None, Vec::new());
-        let measured =
-            State { target, phase, actual, full_speed, schedule, rank_cpu_ppm, refused: 0 };
+        let refused = 0;
+        let measured = State {
+            target,
+            phase,
+            is_adjusting,
+            actual,
+            full_speed,
+            schedule,
+            rank_cpu_ppm,
+            refused,
+        };
         let (controller, is_told) = match &self.stage {
             Stage::Measured { .. } => return measured,
             Stage::Steered(controller) => (controller, true),

@@ -187,18 +187,24 @@ impl<N: Nodes> Steering<N> {
                 })
             }
             Applied::InForce { .. } => {
-                self.memory.wanted.target = target;
+                self.aim_at(target);
                 Ok(())
             }
             Applied::NotYet => {
-                self.memory.wanted.target = target;
+                self.aim_at(target);
                 Err("it is being changed; the rate follows in a moment".into())
             }
             Applied::Unknown => {
-                self.memory.wanted.target = target;
+                self.aim_at(target);
                 Err("the broker does not answer; the rate follows when it does".into())
             }
         }
+    }
+
+    /// Reports so far are of another target than this one.
+    fn aim_at(&mut self, target: Share) {
+        self.memory.is_adjusting |= target != self.memory.wanted.target;
+        self.memory.wanted.target = target;
     }
 
     /// How far it is.
@@ -273,6 +279,10 @@ impl<N: Nodes> Steering<N> {
                     1 => &of_one(report),
                     _ => report,
                 };
+                // Until its schedules are in force, reports are of the former target.
+                if self.memory.waiting.is_none() && controller.pending().is_none() {
+                    self.memory.is_adjusting = false;
+                }
                 controller.report(report).unwrap_or_default()
             }
             // Its nodes cannot have all CPU now: there is no full speed to compare with.

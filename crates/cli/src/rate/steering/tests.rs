@@ -63,6 +63,35 @@ fn ranks_that_work_unequally_have_unequal_shares() {
     }
 }
 
+// Goal: nobody takes what was told under the former target for what comes of a new one. Method: another target, refused,
+// granted, and granted while nobody answers; then reports.
+#[test]
+fn a_run_is_adjusting_until_a_report_of_its_new_target_comes() {
+    let mut run = Run::steered(30);
+    let is_adjusting = |run: &Run| run.steering.state().is_adjusting;
+    assert!(!is_adjusting(&run));
+    run.answer(Some(Applied::Refused { reason: "n1 is short".into() }), false);
+    run.steering.set(percent(80)).unwrap_err();
+    assert!(!is_adjusting(&run), "it has the target that it had");
+    run.answer(None, false);
+    run.steering.set(percent(30)).unwrap();
+    assert!(!is_adjusting(&run), "nothing is new");
+    run.steering.set(percent(60)).unwrap();
+    let told = run.steering.state().actual;
+    assert!(is_adjusting(&run) && told.is_some());
+    run.mean(100);
+    assert!(!is_adjusting(&run) && run.steering.state().actual != told);
+    run.answer(Some(Applied::Unknown), false);
+    run.steering.set(percent(40)).unwrap_err();
+    run.mean(100);
+    assert!(is_adjusting(&run), "it is not in force");
+    run.answer(None, false);
+    let now = run.world.0.borrow().plant.now();
+    run.steering.tick(now);
+    run.mean(100);
+    assert!(!is_adjusting(&run));
+}
+
 #[test]
 fn a_rate_that_cannot_be_had_changes_nothing_and_says_why() {
     let mut run = Run::steered(30);
