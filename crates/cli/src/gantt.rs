@@ -1,15 +1,17 @@
 //! What is reserved when, as a picture: one line for each reservation and each resource. Pure.
 
+mod columns;
+
 use crate::shades::shade;
 use crate::times;
+use columns::Columns;
 use jiff::tz::TimeZone;
 use keeptime_broker::wire::{Level, ReservationLine, ResourceLine, ResourceName, Timeline};
+use keeptime_engine::book::Reservation;
 use keeptime_model::units::{Nanos, WallTime};
 use maud::html;
 use std::fmt::Write;
 
-/// Columns of the time axis in the terminal.
-const COLUMNS: u64 = 60;
 /// Pixels: room for the labels, the time axis, the title, and each row.
 const LEFT: f64 = 190.0;
 const WIDTH: f64 = 900.0;
@@ -21,11 +23,46 @@ const TICKS: u64 = 5;
 const RESERVATION_COLOUR: &str = "#0072b2";
 const RESOURCE_COLOUR: &str = "#e69f00";
 
+/// What is reserved from the end of a timeline on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Later {
+    count: usize,
+    /// All of it, where that is known.
+    until: WallTime,
+}
+
+impl Later {
+    /// What of `reservations` begins at `to` or later.
+    pub fn of<'a>(reservations: impl IntoIterator<Item = &'a Reservation>, to: WallTime) -> Self {
+        let begins_later = |one: &&Reservation| one.from_unix_nanos >= to;
+        let later = reservations.into_iter().filter(begins_later);
+        later.fold(Self { count: 0, until: to }, |all, one| Self {
+            count: all.count + 1,
+            // What has no end is seen an hour long.
+            until: all
+                .until
+                .max(one.until_unix_nanos.unwrap_or_else(|| {
+                    one.from_unix_nanos.saturating_add(Nanos::from_secs(3_600))
+                })),
+        })
+    }
+
+    fn text(self, zone: &TimeZone) -> String {
+        let until = times::show(times::whole_second_from(self.until), zone);
+        match self.count {
+            0 => String::new(),
+            1 => format!("1 reservation begins later: --to \"{until}\"\n"),
+            count => format!("{count} reservations begin later: --to \"{until}\"\n"),
+        }
+    }
+}
+
 /// For the terminal.
-pub fn text(timeline: &Timeline, zone: &TimeZone) -> String {
+pub fn text(timeline: &Timeline, later: Later, zone: &TimeZone) -> String {
     let (from, to) = (timeline.from_unix_nanos, timeline.to_unix_nanos);
     let title = times::show_span(from, Some(to), zone);
-    let mut text = format!("{title}, {} for each column\n", column_width(timeline));
+    let columns = Columns::new(from, to, zone);
+    let mut text = format!("{title}, {} for each column\n", columns.span.rounded());
     let labels = timeline.reservations.iter().map(reservation_label);
     let labels = labels.chain(timeline.resources.iter().map(resource_label));
     let width = labels.map(|label| label.chars().count()).max().unwrap_or(0);
@@ -34,15 +71,18 @@ pub fn text(timeline: &Timeline, zone: &TimeZone) -> String {
         let _ = writeln!(text, "{label:<width$} |{cells}|");
     };
     for reservation in &timeline.reservations {
-        line(reservation_label(reservation), reservation_cells(timeline, reservation));
+        line(reservation_label(reservation), reservation_cells(&columns, reservation));
     }
     for resource in &timeline.resources {
-        line(resource_label(resource), resource_cells(timeline, resource));
+        line(resource_label(resource), resource_cells(&columns, resource));
     }
     if timeline.reservations.is_empty() {
         text.push_str("nothing is reserved\n");
     }
-    text
+    if width > 0 {
+        let _ = writeln!(text, "{:width$}  {}", "", columns.ticks());
+    }
+    text + &later.text(zone)
 }
 
 /// As an SVG picture.
@@ -125,39 +165,26 @@ fn rounded(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-fn column_width(timeline: &Timeline) -> Nanos {
-    let length = timeline.to_unix_nanos.saturating_since(timeline.from_unix_nanos).get();
-    // Whole seconds read better, and a column more or less is not seen.
-    let seconds = (length / COLUMNS).div_ceil(1_000_000_000).max(1);
-    Nanos::from_secs(seconds)
-}
-
-/// The first and the last instant of a column.
-fn column(timeline: &Timeline, number: u64) -> (u64, u64) {
-    let edge = |number| timeline.instant(number, COLUMNS).unix_nanos();
-    (edge(number), edge(number + 1).max(edge(number) + 1) - 1)
-}
-
-fn reservation_cells(timeline: &Timeline, reservation: &ReservationLine) -> String {
+fn reservation_cells(columns: &Columns<'_>, reservation: &ReservationLine) -> String {
     let from = reservation.from_unix_nanos.unix_nanos();
     let until = reservation.until_unix_nanos.map_or(u64::MAX, WallTime::unix_nanos);
     let cell = |number| {
-        let (first, last) = column(timeline, number);
+        let (first, last) = columns.bounds(number);
         if from <= last && first < until { '█' } else { ' ' }
     };
-    (0..COLUMNS).map(cell).collect()
+    (0..columns.count).map(cell).collect()
 }
 
-fn resource_cells(timeline: &Timeline, resource: &ResourceLine) -> String {
+fn resource_cells(columns: &Columns<'_>, resource: &ResourceLine) -> String {
     let cell = |number| {
-        let (first, last) = column(timeline, number);
+        let (first, last) = columns.bounds(number);
         let overlaps = |level: &&Level| {
             level.from_unix_nanos.unix_nanos() <= last && first < level.to_unix_nanos.unix_nanos()
         };
         let most = resource.levels.iter().filter(overlaps).map(|level| level.reserved).max();
         shade(most.unwrap_or(0), resource.capacity)
     };
-    (0..COLUMNS).map(cell).collect()
+    (0..columns.count).map(cell).collect()
 }
 
 fn reservation_label(reservation: &ReservationLine) -> String {
@@ -214,17 +241,47 @@ mod tests {
         }
     }
 
+    const NO_LATER: Later = Later { count: 0, until: WallTime::from_unix_nanos(0) };
+
+    // Goal: nobody takes an empty chart for an empty book. Method: reservations before, over and after its end.
+    #[test]
+    fn what_begins_after_the_chart_is_counted() {
+        let reservation = |from: u64, until: Option<u64>| -> Reservation {
+            let mut value = serde_json::json!({
+                "handle": "r1", "owner": "ada", "key": "k", "state": "granted",
+                "request": { "ask": { "resources": { "nodes": { "any": 1 }, "cpu_ppm": 1 } } },
+                "from_unix_nanos": at(from), "since_unix_nanos": at(0),
+            });
+            value["until_unix_nanos"] = serde_json::to_value(until.map(at)).unwrap();
+            serde_json::from_value(value).unwrap()
+        };
+        let [within, over] = [reservation(30, Some(60)), reservation(59, None)];
+        let [next, open] = [reservation(60, Some(90)), reservation(100, None)];
+        let told = |all: &[&Reservation]| {
+            let later = Later::of(all.iter().copied(), at(60));
+            let text = text(&timeline(), later, &TimeZone::UTC);
+            text.lines().nth(4).map(str::to_owned)
+        };
+        assert_eq!(told(&[&within, &over]), None);
+        let one = "1 reservation begins later: --to \"1970-01-01 00:01:30\"";
+        assert_eq!(told(&[&within, &next]).as_deref(), Some(one));
+        let two = "2 reservations begin later: --to \"1970-01-01 01:01:40\"";
+        assert_eq!(told(&[&open, &over, &next]).as_deref(), Some(two));
+    }
+
     #[test]
     fn a_column_shows_what_is_reserved_in_it() {
-        let text = text(&timeline(), &TimeZone::UTC);
+        let text = text(&timeline(), NO_LATER, &TimeZone::UTC);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "1970-01-01 00:00:00 to 00:01:00, 1 s for each column");
         assert_eq!(lines[1], format!("r17 ada n1 |{}{}|", " ".repeat(30), "█".repeat(30)));
         let mut named = timeline();
         named.reservations[0].name = "solver".parse().ok();
-        assert!(self::text(&named, &TimeZone::UTC).contains("\nr17 ada solver n1 |"));
+        assert!(self::text(&named, NO_LATER, &TimeZone::UTC).contains("\nr17 ada solver n1 |"));
         let expected = [" ".repeat(30), "▄".repeat(15), "▁".repeat(15)].concat();
         assert_eq!(lines[2], format!("CPU of n1  |{expected}|"));
+        let ticks = "            |00:00:00      |00:00:15      |00:00:30      |00:00:45";
+        assert_eq!(lines[3..], [ticks]);
     }
 
     #[test]
@@ -236,6 +293,6 @@ mod tests {
         assert_eq!(svg.matches(RESOURCE_COLOUR).count(), 2, "nothing is drawn where nothing is");
         let empty = Timeline { resources: vec![], reservations: vec![], ..timeline() };
         assert!(!self::svg(&empty, &TimeZone::UTC).contains(RESOURCE_COLOUR));
-        assert!(text(&empty, &TimeZone::UTC).contains("nothing is reserved"));
+        assert!(text(&empty, NO_LATER, &TimeZone::UTC).contains("nothing is reserved"));
     }
 }

@@ -2,12 +2,13 @@
 
 use super::{Ending, node, print_json};
 use crate::arguments::{AtArguments, TimelineArguments};
+use crate::gantt::{self, Later};
 use crate::place::connect;
-use crate::{brokers, files, gantt, times};
+use crate::{brokers, files, times};
 use anyhow::Result;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
-use keeptime_broker::wire::{Link, Node};
+use keeptime_broker::wire::{Filter, Link, Node};
 use keeptime_model::reservation::Handle;
 use keeptime_model::units::{BytesPerSecond, WallTime};
 
@@ -43,7 +44,8 @@ pub fn timeline(arguments: &TimelineArguments) -> Result<Ending> {
     let from = arguments.from.as_ref().map(|text| times::parse_field("from", text, &now));
     let from = from.transpose()?;
     let to = times::parse_field("to", &arguments.to, &now)?;
-    let timeline = connect(&arguments.place)?.timeline(from, to).map_err(brokers::failure)?;
+    let client = connect(&arguments.place)?;
+    let timeline = client.timeline(from, to).map_err(brokers::failure)?;
     let zone = TimeZone::system();
     if let Some(path) = &arguments.svg {
         files::save(path, gantt::svg(&timeline, &zone).as_bytes())?;
@@ -51,7 +53,10 @@ pub fn timeline(arguments: &TimelineArguments) -> Result<Ending> {
     } else if arguments.json {
         print_json(&timeline)?;
     } else {
-        print!("{}", gantt::text(&timeline, &zone));
+        let live = Filter { live: Some(true), ..Filter::default() };
+        let live = client.all_reservations(live).map_err(brokers::failure)?;
+        let later = Later::of(live.iter().map(AsRef::as_ref), timeline.to_unix_nanos);
+        print!("{}", gantt::text(&timeline, later, &zone));
     }
     Ok(Ending::Done)
 }
@@ -66,7 +71,9 @@ fn describe_node(node: &Node) -> String {
     let there = if node.connected { "" } else { ", its agent is away" };
     let mut text = format!(
         "{}: {} of {} CPU reserved{there}\n",
-        node.name, node.cpu_reserved_ppm, node.cpu_ppm
+        node.name,
+        node.cpu_reserved_ppm.rounded(),
+        node.cpu_ppm.rounded()
     );
     let disk = [
         ("read", node.disk_read_reserved_bytes_per_second, node.disk_read_bytes_per_second),
@@ -74,6 +81,7 @@ fn describe_node(node: &Node) -> String {
     ];
     for (verb, reserved, all) in disk {
         if all != BytesPerSecond::default() {
+            let (reserved, all) = (reserved.rounded(), all.rounded());
             text.push_str(&format!("  {reserved} of {all} {verb} reserved\n"));
         }
     }
@@ -91,8 +99,8 @@ fn describe_link(link: &Link) -> String {
     format!(
         "{:<16} {} of {} reserved; the link carries {}",
         link.link,
-        link.reserved_bits_per_second,
-        link.reservable_bits_per_second,
-        link.bits_per_second
+        link.reserved_bits_per_second.rounded(),
+        link.reservable_bits_per_second.rounded(),
+        link.bits_per_second.rounded()
     )
 }
