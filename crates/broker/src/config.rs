@@ -291,7 +291,7 @@ mod tests {
             ("/var/lib/keeptime/ledger.db", "", "ledger: \"\""),
             ("operators", "operator", "unknown field `operator`"),
             ("\"keeptime-fabric\"", "\"\"", "fabric: \"\" is not accepted; expected 1 to 64 bytes"),
-            ("\"ada\"", "\"a b\"", "operators[0]: \"a b\""),
+            ("\"ada\"", "\"a b\"", "operators: \"a b\""),
             ("[policy]", "requests_per_second = 0\n[policy]", "expected 1 to 1000000"),
             (
                 "user_cpu",

@@ -69,7 +69,7 @@ impl Invalid {
         if let Some(invalid) = passed_on(message) {
             return match at {
                 // It was named by what it is, as any quantity of its kind.
-                Some(Place { path, is_table: false }) => Self { field: path, ..invalid },
+                Some(Place { path, has_fields: false }) => Self { field: path, ..invalid },
                 _ if path.is_empty() => invalid,
                 _ => invalid.within(&path),
             };
@@ -108,7 +108,8 @@ fn passed_on(message: &str) -> Option<Invalid> {
 struct Place {
     /// As in `nodes[0].cpu`; nothing for the file as a whole.
     path: String,
-    is_table: bool,
+    /// It is a table, or a list of such.
+    has_fields: bool,
 }
 
 /// The value that stands at `span` of `text`.
@@ -124,7 +125,7 @@ fn in_table(table: &DeTable<'_>, outer: &str, span: &Range<usize>) -> Option<Pla
 
 fn in_value(value: &Spanned<DeValue<'_>>, path: String, span: &Range<usize>) -> Option<Place> {
     if value.span() == *span {
-        return Some(Place { path, is_table: value.get_ref().is_table() });
+        return Some(Place { path, has_fields: has_fields(value.get_ref()) });
     }
     match value.get_ref() {
         DeValue::Table(table) => in_table(table, &path, span),
@@ -133,6 +134,14 @@ fn in_value(value: &Spanned<DeValue<'_>>, path: String, span: &Range<usize>) -> 
             each.find_map(|(index, value)| in_value(value, format!("{path}[{index}]"), span))
         }
         _ => None,
+    }
+}
+
+fn has_fields(value: &DeValue<'_>) -> bool {
+    match value {
+        DeValue::Table(_) => true,
+        DeValue::Array(array) => array.iter().any(|value| value.get_ref().is_table()),
+        _ => false,
     }
 }
 
