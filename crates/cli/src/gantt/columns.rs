@@ -102,25 +102,25 @@ mod tests {
         WallTime::from_unix_nanos(seconds * SECOND)
     }
 
-    // Goal: a time is read from the axis without arithmetic. Method: a day from an odd minute on, in a zone that is not a whole
-    // number of hours from Greenwich.
+    // Goal: a time is read from the axis without arithmetic. Method: a day from an odd minute on, in a zone that is no whole
+    // number of half hours from Greenwich.
     #[test]
     fn columns_begin_at_round_times_of_the_zone() {
-        let zone = TimeZone::fixed(jiff::tz::Offset::from_seconds(19_800).unwrap());
-        // 09:07:30 there.
-        let from = 3_600 * 3 + 37 * 60 + 30;
+        let zone = TimeZone::fixed(jiff::tz::Offset::from_seconds(20_700).unwrap());
+        // 09:22:30 there, on 11 January.
+        let from = 10 * 86_400 + 3_600 * 3 + 37 * 60 + 30;
         let day = Columns::new(instant(from), instant(from + 86_400), &zone);
         assert_eq!((day.span.rounded().to_string().as_str(), day.count), ("30 min", 49));
-        assert_eq!(day.bounds(0).0, (3_600 * 3 + 30 * 60) * SECOND, "09:00 there");
+        assert_eq!(day.bounds(0).0, (from - 22 * 60 - 30) * SECOND, "09:00 there");
         assert_eq!(day.bounds(1).0, day.bounds(0).1 + 1);
         let expected = "      |12:00      |18:00      |00:00      |06:00";
         assert_eq!(day.ticks(), expected);
         let minute = Columns::new(instant(from), instant(from + 60), &zone);
         assert_eq!((minute.span, minute.count), (Nanos::from_secs(1), 60));
-        assert!(minute.ticks().starts_with("|09:07:30      |09:07:45 "), "{}", minute.ticks());
+        assert!(minute.ticks().starts_with("|09:22:30      |09:22:45 "), "{}", minute.ticks());
         let month = Columns::new(instant(from), instant(from + 30 * 86_400), &zone);
         assert_eq!(month.span, Nanos::from_secs(12 * 3_600));
-        assert!(month.ticks().contains("|01-08        |01-15 "), "{}", month.ticks());
+        assert!(month.ticks().contains("|01-15        |01-22 "), "{}", month.ticks());
     }
 
     // Goal: nothing that is reserved is left out at either end. Method: lengths of all magnitudes from several times on, in
