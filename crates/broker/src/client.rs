@@ -4,8 +4,8 @@
 use crate::locked::lock;
 use crate::remote::{Place, Remote, Shown, Transport};
 use crate::wire::{
-    Drain, Filter, Happened, History, Known, Links, Listing, Nodes, Position, Possible, Problem,
-    Ran, Reserve, Resume, Runs, Timeline, WhoAmI,
+    Drain, Filter, Finished, Happened, History, Known, Links, Listing, Nodes, Position, Possible,
+    Problem, Ran, Reserve, Resume, Runs, Timeline, WhoAmI,
 };
 use axum::body::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -19,6 +19,7 @@ use keeptime_engine::book::Reservation;
 use keeptime_model::drain::{DrainReason, NodeSet};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, Request, RequestKey};
+use keeptime_model::run_end::RunEnd;
 use keeptime_model::site::SiteSpec;
 use keeptime_model::units::{Nanos, WallTime};
 use keeptime_planner::translate::Decision;
@@ -285,6 +286,15 @@ impl Client {
     /// If there is none, it is over, or belongs to somebody else.
     pub fn cancel(&self, handle: Handle) -> Result<Reservation, ClientError> {
         self.ask::<(), _>(Method::DELETE, &format!("/v1/reservations/{handle}"), None)
+    }
+
+    /// Gives a reservation back since the run is over that it was for.
+    ///
+    /// # Errors
+    /// As [`Self::cancel`].
+    pub fn finish(&self, handle: Handle, run: RunEnd) -> Result<Reservation, ClientError> {
+        let path = format!("/v1/reservations/{handle}/finish");
+        self.ask(Method::POST, &path, Some(&Finished { run }))
     }
 
     /// Moves a reservation that was lost: the same on other nodes, for the time that is left. Where that

@@ -10,6 +10,7 @@ use keeptime_model::drain::{DrainReason, Drained, NodeSet};
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
+use keeptime_model::run_end::RunEnd;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
 use keeptime_planner::drift::Observation;
 pub use keeptime_sites::history::SECONDS_MAX;
@@ -54,6 +55,14 @@ pub struct Possible {
 pub struct Ran {
     /// What it took.
     pub actual_nanos: Nanos,
+}
+
+/// `POST /v1/reservations/{handle}/finish`: the run that it was for is over.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Finished {
+    /// How that ended.
+    pub run: RunEnd,
 }
 
 /// `PUT /v1/applications/{name}`, and what `GET` answers.

@@ -1,11 +1,13 @@
 //! Events and grants in people's words. Pure.
 
 use keeptime_engine::Event;
+use keeptime_engine::book::Reservation;
 use keeptime_engine::event::Refused;
 use keeptime_model::assignment::{CpuMechanism, LaterCpu};
 use keeptime_model::extension::{Extension, ExtensionFlow};
 use keeptime_model::name::Name;
-use keeptime_model::reservation::Grant;
+use keeptime_model::reservation::{Grant, State};
+use keeptime_model::run_end::RunEnd;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, WallTime};
 
 /// What happened, in a sentence without its time. Other times in it are in UTC.
@@ -28,6 +30,8 @@ pub fn event(event: &Event) -> String {
         }
         Event::Started { .. } => "started: every agent of it enforces it".into(),
         Event::Ended { .. } => "ended: its time was over".into(),
+        Event::Finished { run: RunEnd::Done, .. } => "done: its run is over".into(),
+        Event::Finished { run, .. } => format!("failed ({run}): its run is over"),
         Event::Cancelled { by, .. } => format!("cancelled by {by}"),
         Event::Abandoned { .. } => "given back: its holder went away".into(),
         Event::Ran { actual_nanos, .. } => {
@@ -51,6 +55,14 @@ pub fn event(event: &Event) -> String {
             format!("the clock was accepted: one that was ahead showed {recorded_unix_nanos}")
         }
         other => other.kind().into(),
+    }
+}
+
+/// Where a reservation stands: of one whose run failed, how.
+pub fn state(reservation: &Reservation) -> String {
+    match (reservation.state, reservation.run) {
+        (State::Failed, Some(run)) => format!("{} ({run})", State::Failed),
+        (state, _) => state.to_string(),
     }
 }
 

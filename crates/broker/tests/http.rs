@@ -15,6 +15,7 @@ use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::drain::NodeSet;
 use keeptime_model::pattern::{Pattern, RankFlow};
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, Resources, State};
+use keeptime_model::run_end::RunEnd;
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -95,6 +96,11 @@ fn a_holder_keeps_what_it_has_by_saying_that_it_lives() {
     client.report(kept, Nanos::from_millis(1_500)).unwrap();
     let last = client.history(kept).unwrap().records.pop().unwrap();
     assert_eq!(last.text, "a run with it took 1.500 s");
+    let run = RunEnd::ExitCode(3.try_into().unwrap());
+    let over = client.finish(kept, run).unwrap();
+    assert_eq!((over.state, over.run), (State::Failed, Some(run)));
+    let last = client.history(kept).unwrap().records.pop().unwrap();
+    assert_eq!(last.text, "failed (exit code 3): its run is over");
     let error = client.decision(kept).unwrap_err();
     assert!(error.to_string().contains("no decision about r1 is remembered"), "{error}");
 }
@@ -177,7 +183,7 @@ fn bad_input_is_told_what_would_be_accepted() {
     let how = asked.replacen('{', r#"{"cpu_mechanism": "edf", "#, 1);
     let mechanisms =
         r#"cpu_mechanism: \"edf\" is not accepted; expected auto, bandwidth, deadline"#;
-    let cases: [(&str, &str, &str, u16, &str); 23] = [
+    let cases: [(&str, &str, &str, u16, &str); 24] = [
         ("POST", "/v1/reservations", "{", 400, "the body is not what is expected"),
         ("POST", "/v1/reservations", &with(r#", "kee": 1"#), 400, "unknown field `kee`"),
         ("POST", "/v1/reservations", &with(""), 400, "in the header idempotency-key"),
@@ -189,6 +195,7 @@ fn bad_input_is_told_what_would_be_accepted() {
         ("POST", "/v1/reservations/r17/keep", "", 404, "there is no reservation r17"),
         ("POST", "/v1/reservations/r17/move", "", 404, "there is no reservation r17"),
         ("POST", "/v1/reservations/r17/runs", "{}", 400, "missing field `actual_nanos`"),
+        ("POST", "/v1/reservations/r17/finish", "{\"run\":\"done\"}", 404, "no reservation r17"),
         ("GET", "/v1/reservations/17", "", 400, "a handle, as in r17"),
         ("GET", "/v1/reservations/r17", "", 404, "there is no reservation r17"),
         ("GET", "/v1/reservations/r17/history", "", 404, "there is no reservation r17"),

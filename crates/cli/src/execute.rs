@@ -11,11 +11,15 @@ use keeptime_launch::told_time::Told;
 use keeptime_model::application::{Application, Parameters, TimeSource};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, NodeChoice, Resources};
+use keeptime_model::run_end::RunEnd;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Nanos};
 use nix::sys::signal::Signal;
 use std::io::{self, Write as _};
 use std::iter;
+use std::num::NonZeroU8;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -136,11 +140,47 @@ pub fn execute(
     execute_within(&|| limit, cluster, mpi, run, hold, stopped, on_said)
 }
 
-/// The same, bounded by what `limit` says meanwhile: that of the application is for a run at full speed.
+/// The same, bounded by what `limit` says meanwhile: that of the application is for a run at full speed. `hold` learns how it
+/// ended.
 ///
 /// # Errors
 /// As [`execute`].
 pub fn execute_within(
+    limit: &dyn Fn() -> Nanos,
+    cluster: &Cluster,
+    mpi: &Mpi,
+    run: &Run<'_>,
+    hold: &Hold,
+    stopped: &dyn Fn() -> bool,
+    on_said: &mut dyn FnMut(Said<'_>),
+) -> Result<Ran> {
+    let ran = executed(limit, cluster, mpi, run, hold, stopped, on_said);
+    hold.ran(ran.as_ref().map_or_else(end_of_failed, |_| Some(RunEnd::Done)));
+    ran
+}
+
+/// How a run ended that came to `error`; nothing if it was told to stop, or had nothing to run with any more.
+fn end_of_failed(error: &Error) -> Option<RunEnd> {
+    match error.downcast_ref() {
+        Some(ExecuteError::Run(error)) => match error {
+            RunError::Stopped => None,
+            RunError::TimedOut { .. } => Some(RunEnd::AtLimit),
+            RunError::Failed { status, .. } => end_with(*status),
+            _ => Some(RunEnd::NotStarted),
+        },
+        Some(ExecuteError::Lost { .. }) => None,
+        Some(ExecuteError::NoTime { .. }) => Some(RunEnd::Untimed),
+        None => Some(RunEnd::NotStarted),
+    }
+}
+
+fn end_with(status: ExitStatus) -> Option<RunEnd> {
+    let number = |number: i32| NonZeroU8::new(u8::try_from(number).ok()?);
+    let code = status.code().and_then(number).map(RunEnd::ExitCode);
+    code.or_else(|| status.signal().and_then(number).map(RunEnd::Signal))
+}
+
+fn executed(
     limit: &dyn Fn() -> Nanos,
     cluster: &Cluster,
     mpi: &Mpi,
@@ -204,4 +244,34 @@ fn signal_for(flavour: Flavour) -> Option<Signal> {
         }
         is_passed_on
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Goal: an end is told as it was, and what was told to stop, or lost what it ran with, as no end of its own. Method: what
+    // a run can come to, and statuses as wait(2) tells them.
+    #[test]
+    fn what_a_run_comes_to_is_how_it_ended() {
+        let end = |error: Error| end_of_failed(&error);
+        let run = |error: RunError| end(ExecuteError::Run(error).into());
+        let number = |number| NonZeroU8::new(number).unwrap();
+        let failed = |raw| {
+            let status = ExitStatus::from_raw(raw);
+            run(RunError::Failed { status, stderr: Vec::new() })
+        };
+        assert_eq!(failed(3 << 8), Some(RunEnd::ExitCode(number(3))));
+        assert_eq!(failed(9), Some(RunEnd::Signal(number(9))));
+        let late = RunError::TimedOut { limit: Nanos::from_secs(1), stderr: Vec::new() };
+        assert_eq!(run(late), Some(RunEnd::AtLimit));
+        assert_eq!(run(RunError::Stopped), None);
+        assert_eq!(end(ExecuteError::Lost { why: String::new() }.into()), None);
+        let told_nothing = ExecuteError::NoTime {
+            application: "solver".parse().unwrap(),
+            expected: "time SECONDS".into(),
+        };
+        assert_eq!(end(told_nothing.into()), Some(RunEnd::Untimed));
+        assert_eq!(end(anyhow::anyhow!("no MPI")), Some(RunEnd::NotStarted));
+    }
 }

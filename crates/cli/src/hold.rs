@@ -1,5 +1,5 @@
 //! A reservation in the hands of this process: kept by signs of life, and given back when it is dropped
-//! if it was taken here. If the process is killed, the broker gives that back after the lease.
+//! if it was taken here, with how its run ended. If the process is killed, the broker gives that back after the lease.
 
 use crate::cluster::Cluster;
 use crate::{brokers, interrupt};
@@ -10,7 +10,9 @@ use keeptime_engine::book::Reservation;
 use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, Request, State};
+use keeptime_model::run_end::RunEnd;
 use keeptime_model::units::{CpuPpm, Nanos};
+use std::cell::Cell;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -32,6 +34,8 @@ pub struct Hold {
     is_lent: bool,
     broker: Client,
     seen: Arc<Mutex<Seen>>,
+    /// How its last run ended; nothing while there was none, or if that was told to stop.
+    run: Cell<Option<RunEnd>>,
     /// Closing it ends the signs of life.
     signs: Option<(Sender<()>, JoinHandle<()>)>,
 }
@@ -103,7 +107,8 @@ impl Hold {
     }
 
     fn watched(cluster: &Cluster, handle: Handle, broker: Client, is_lent: bool) -> Result<Self> {
-        let mut hold = Self { handle, is_lent, broker, seen: Arc::default(), signs: None };
+        let (seen, run) = (Arc::default(), Cell::default());
+        let mut hold = Self { handle, is_lent, broker, seen, run, signs: None };
         hold.signs = Some(hold.give_signs(cluster.broker()?));
         Ok(hold)
     }
@@ -143,6 +148,11 @@ impl Hold {
     /// If the broker does not answer, or the reservation is over.
     pub fn report(&self, actual: Nanos) -> Result<(), ClientError> {
         self.broker.report(self.handle, actual).map(drop)
+    }
+
+    /// A run with it has ended; nothing if it was told to stop: what is given back after that was cancelled.
+    pub fn ran(&self, end: Option<RunEnd>) {
+        self.run.set(end);
     }
 
     /// On a connection of its own: other calls may take long.
@@ -206,7 +216,10 @@ impl Drop for Hold {
         }
         if !self.is_lent {
             // If the broker cannot be reached, the lease runs out instead.
-            let _ = self.broker.cancel(self.handle);
+            let _ = match self.run.get() {
+                Some(end) => self.broker.finish(self.handle, end),
+                None => self.broker.cancel(self.handle),
+            };
         }
     }
 }

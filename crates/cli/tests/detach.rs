@@ -88,6 +88,37 @@ fn a_run_goes_on_without_its_terminal() {
     }
     assert!(!text.contains("goes on"), "what was told there is not told again: {text}");
     world.wait_until_idle(&before, PATIENCE);
+    assert!(world.run(&["show", "r1"], 0).starts_with("r1 done, root"));
+    assert!(world.run(&["list", "--state", "done"], 0).starts_with("r1 done, root"));
+}
+
+// Goal: who looks later sees which runs failed, and how. Method: a program that fails, one that takes too long, and one
+// whose run is told to stop, which is cancelled.
+#[test]
+fn a_run_that_did_not_do_its_part_is_told_as_such() {
+    let Some(world) = World::new("failed", 40) else { return };
+    let before = world.processes();
+    let curve = [(5, 1.0)];
+    for (script, limit) in [("exit 3", "60 s"), ("echo unit; sleep 600", "2 s")] {
+        let program = world.program(script, limit, &curve);
+        let output = world.ask("run", &program, &["--within", "60s"]).output().unwrap();
+        assert_code(&output, 2);
+    }
+    let program = lasting(&world);
+    let going =
+        json(&world.ask("run", &program, &[&GOAL[..], &["--json"]].concat()).output().unwrap());
+    world.wait_until_running();
+    signal(u32::try_from(going["process"].as_u64().unwrap()).unwrap(), Signal::SIGTERM);
+    world.wait_until_idle(&before, PATIENCE);
+    let all = world.run(&["list", "--all"], 0);
+    let ends = ["failed (exit code 3)", "failed (ended at its limit)", "cancelled"];
+    for ((number, line), end) in (1..).zip(all.lines()).zip(ends) {
+        assert!(line.starts_with(&format!("r{number} {end}, root")), "{all}");
+    }
+    assert_eq!(all.lines().count(), ends.len(), "{all}");
+    assert!(world.run(&["why", "r1"], 0).ends_with("r1 failed (exit code 3): its run is over\n"));
+    let shown: Value = serde_json::from_str(&world.run(&["show", "r1", "--json"], 0)).unwrap();
+    assert_eq!(shown["run"], serde_json::json!({ "exit-code": 3 }));
 }
 
 // Goal: what goes on is ended in order by its reservation, and by its process; its file says so. Method: both, with one

@@ -11,6 +11,7 @@ use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Ask, Grant, Handle, Request, RequestKey, State, UserName};
+use keeptime_model::run_end::RunEnd;
 use keeptime_model::site::{HostedSite, SiteNode, SiteSpec};
 use keeptime_model::units::{Bytes, WallTime};
 use keeptime_planner::drift::{Observation, RUNS};
@@ -48,6 +49,9 @@ pub struct Reservation {
     /// The lost reservation whose place it takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<Handle>,
+    /// How the run ended that gave it back; nothing if none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunEnd>,
     /// When its state was last changed.
     pub since_unix_nanos: WallTime,
 }
@@ -276,6 +280,7 @@ impl Book {
                 grant: Some(granted.grant.clone()),
                 refusal: None,
                 replaces: granted.replaces,
+                run: None,
                 since_unix_nanos: time,
             }),
             Event::Refused { handle, refused } => {
@@ -294,12 +299,19 @@ impl Book {
                     refusal: Some(refused.refusal.clone()),
                     // It did not take its place.
                     replaces: None,
+                    run: None,
                     since_unix_nanos: time,
                 });
             }
             Event::Modified { handle, modified } => self.modify(*handle, modified),
             Event::Started { handle } => self.turn(*handle, State::Active, time),
             Event::Ended { handle } => self.turn(*handle, State::Ended, time),
+            Event::Finished { handle, run } => {
+                self.turn(*handle, run.state(), time);
+                if let Some(over) = self.reservations.get_mut(handle) {
+                    Arc::make_mut(over).run = Some(*run);
+                }
+            }
             Event::Cancelled { handle, .. } | Event::Abandoned { handle } => {
                 self.turn(*handle, State::Cancelled, time);
             }

@@ -10,6 +10,7 @@ use keeptime_model::extension::Extension;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, Resources, State, UserName};
+use keeptime_model::run_end::RunEnd;
 use keeptime_model::site::SiteSpec;
 use keeptime_model::units::{BitsPerSecond, Bytes, Nanos, WallTime};
 use keeptime_planner::refusal::{self, CounterOffer};
@@ -78,6 +79,13 @@ pub enum Call {
     Cancel {
         /// Which.
         handle: Handle,
+    },
+    /// Gives everything back: the run that it was for is over.
+    Finish {
+        /// Which.
+        handle: Handle,
+        /// How that ended.
+        run: RunEnd,
     },
     /// Gives back a node that serves a web site, if that can do without. Operators only.
     Spare {

@@ -7,6 +7,7 @@ use keeptime_model::drain::DrainReason;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, UserName};
+use keeptime_model::run_end::RunEnd;
 use keeptime_model::site::SiteSpec;
 use keeptime_model::units::{Nanos, WallTime};
 use keeptime_planner::drift::Observation;
@@ -56,6 +57,13 @@ pub enum Event {
     Ended {
         /// Which.
         handle: Handle,
+    },
+    /// The run that it was for is over: it was given back.
+    Finished {
+        /// Which.
+        handle: Handle,
+        /// How that ended.
+        run: RunEnd,
     },
     /// Somebody gave it back.
     Cancelled {
@@ -225,6 +233,7 @@ impl Event {
             Self::Modified { .. } => "modified",
             Self::Started { .. } => "started",
             Self::Ended { .. } => "ended",
+            Self::Finished { .. } => "finished",
             Self::Cancelled { .. } => "cancelled",
             Self::Abandoned { .. } => "abandoned",
             Self::Ran { .. } => "ran",
@@ -255,6 +264,7 @@ impl Event {
             | Self::Modified { handle, .. }
             | Self::Started { handle }
             | Self::Ended { handle }
+            | Self::Finished { handle, .. }
             | Self::Cancelled { handle, .. }
             | Self::Abandoned { handle }
             | Self::Ran { handle, .. }

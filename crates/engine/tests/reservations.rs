@@ -17,6 +17,7 @@ use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Ask, Handle, Malleable, NodeChoice, Request, State};
+use keeptime_model::run_end::RunEnd;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Bytes, BytesPerSecond, CpuPpm, Nanos, Share};
 use keeptime_planner::outline::Outline;
@@ -1247,4 +1248,39 @@ fn a_change_that_waits_when_the_former_start_comes_near_is_what_agents_are_told(
     world.pump();
     assert!(world.answers[&ticket].is_ok());
     assert_eq!(world.agents[0].holding[&later.job()].cpu_ppm, CpuPpm::from_percent(40));
+}
+
+// Goal: who looks at what is over sees how its run ended, also after the broker was killed, and that it was cancelled where
+// somebody did that. Method: one of each end; one that is being changed; others than its owner; a second end.
+#[test]
+fn what_a_run_gives_back_says_how_that_ended() {
+    let mut world = World::star(3);
+    let one = |node: &str, percent| request(named(&[node]), percent, 0, 0, 100);
+    let failed = RunEnd::ExitCode(3.try_into().unwrap());
+    let ends = [("n1", RunEnd::Done, State::Done), ("n2", failed, State::Failed)];
+    for (node, run, _) in ends {
+        let handle = world.reserve(node, one(node, 50)).unwrap();
+        let error = world.call("bob", Call::Finish { handle, run }).unwrap().unwrap_err();
+        assert_eq!(error.to_string(), format!("{handle} belongs to ada"));
+        // An agent that does not answer yet: the change is not decided.
+        world.begin("ada", Call::Modify { handle, request: one(node, 60) });
+        let Some(Ok(Answer::Reservation(over))) = world.call("ada", Call::Finish { handle, run })
+        else {
+            panic!("{handle} is not given back")
+        };
+        assert_eq!(over.run, Some(run));
+        let again = world.call("ada", Call::Finish { handle, run: RunEnd::AtLimit });
+        assert!(matches!(again, Some(Err(CallError::Over { .. }))), "{again:?}");
+    }
+    let cancelled = world.reserve("c", one("n3", 50)).unwrap();
+    world.call("ada", Call::Cancel { handle: cancelled }).unwrap().unwrap();
+    for _ in 0..2 {
+        let book = world.engine.book().reservations().values();
+        let over: Vec<_> = book.map(|over| (over.state, over.run)).collect();
+        let [done, failed] = ends.map(|(_, run, state)| (state, Some(run)));
+        assert_eq!(over, [done, failed, (State::Cancelled, None)]);
+        world.restart();
+    }
+    world.connect_all();
+    assert!(world.reserve("all", request(named(&["n1", "n2"]), 100, 0, 0, 10)).is_ok());
 }

@@ -40,6 +40,7 @@ pub mod node_load;
 pub mod pattern;
 pub mod profile;
 pub mod reservation;
+pub mod run_end;
 pub mod service;
 pub mod site;
 pub mod topology;

@@ -241,11 +241,13 @@ pub enum State {
     Active,
     /// Its time is over.
     Ended,
+    /// Its run is over, and did its part.
+    Done,
     /// Given back before its time was over.
     Cancelled,
     /// It did not fit.
     Refused,
-    /// It fitted, and an agent could not enforce it.
+    /// It fitted, and an agent could not enforce it; or its run is over, and did not do its part.
     Failed,
     /// A node of it went away.
     Lost,
@@ -607,6 +609,7 @@ impl fmt::Display for State {
             Self::Granted => "granted",
             Self::Active => "active",
             Self::Ended => "ended",
+            Self::Done => "done",
             Self::Cancelled => "cancelled",
             Self::Refused => "refused",
             Self::Failed => "failed",

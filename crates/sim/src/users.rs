@@ -17,6 +17,7 @@ use keeptime_model::profile::{Conditions, Profile};
 use keeptime_model::reservation::{
     Ask, Handle, Malleable, NodeChoice, Request, RequestKey, Resources, UserName,
 };
+use keeptime_model::run_end::RunEnd;
 use keeptime_model::topology::Topology;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -33,6 +34,8 @@ const SENT_MAX: usize = 16;
 const SERVICE_EVERY: u64 = 60;
 /// The application that goals are about.
 const APPLICATION: &str = "ray";
+/// Of so many that are given back, two are since a run is over.
+const FINISHED_EVERY: u64 = 5;
 
 /// A call that is not answered yet.
 #[derive(Debug, Clone)]
@@ -244,13 +247,19 @@ impl Users {
         self.begin(user, Call::Extend { handle, extension })
     }
 
+    /// Now and then since its run is over. Not drawn.
     fn cancel(&mut self, user: usize) -> u64 {
         let known = match self.known.front() {
             Some(oldest) if self.random.is_one_in(2) => Some(oldest.clone()),
             _ => self.some_known(user),
         };
         let handle = known.map_or(Handle::new(self.random.below(5)), |known| known.handle);
-        self.begin(user, Call::Cancel { handle })
+        let call = match self.next % FINISHED_EVERY {
+            0 => Call::Finish { handle, run: RunEnd::Done },
+            1 => Call::Finish { handle, run: RunEnd::AtLimit },
+            _ => Call::Cancel { handle },
+        };
+        self.begin(user, call)
     }
 
     /// Of what is known, some was lost meanwhile.

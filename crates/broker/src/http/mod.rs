@@ -153,6 +153,7 @@ pub fn router(shared: Shared) -> Router {
         .route("/v1/reservations/{handle}/keep", post(reservations::keep))
         .route("/v1/reservations/{handle}/move", post(reservations::move_lost))
         .route("/v1/reservations/{handle}/runs", post(reservations::report))
+        .route("/v1/reservations/{handle}/finish", post(reservations::finish))
         .route("/v1/consider", post(reservations::consider))
         .route("/v1/explain", post(reservations::explain))
         .route(

@@ -4,8 +4,8 @@ use super::answers::Answers;
 use super::{Patience, Rejection, Shared, body, reads};
 use crate::records;
 use crate::wire::{
-    Filter, Happened, History, KEY_HEADER, Known, LIST_BYTES, LIST_MAX, Listing, Possible, Problem,
-    Ran, Reserve, Runs,
+    Filter, Finished, Happened, History, KEY_HEADER, Known, LIST_BYTES, LIST_MAX, Listing,
+    Possible, Problem, Ran, Reserve, Runs,
 };
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
@@ -142,6 +142,17 @@ pub async fn report(
 ) -> Result<Response, Rejection> {
     let Ran { actual_nanos: actual } = body(bytes)?;
     changed(&shared, &answers, Call::Report { handle, actual }).await
+}
+
+/// The run that a reservation was for is over.
+pub async fn finish(
+    State(shared): State<Shared>,
+    answers: Answers,
+    Of(handle): Of,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Response, Rejection> {
+    let Finished { run } = body(bytes)?;
+    changed(&shared, &answers, Call::Finish { handle, run }).await
 }
 
 /// How a goal was decided, step by step, while the broker remembers.

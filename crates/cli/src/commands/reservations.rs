@@ -389,7 +389,8 @@ fn describe(reservation: &Reservation) -> String {
         (None, None) => String::new(),
     };
     let name = name.as_ref().map(|name| format!(" for {name}")).unwrap_or_default();
-    let (handle, state, owner) = (reservation.handle, reservation.state, &reservation.owner);
+    let (handle, state, owner) =
+        (reservation.handle, words::state(reservation), &reservation.owner);
     format!("{handle} {state}, {owner}{name}, {when}: {what}")
 }
 
@@ -451,6 +452,7 @@ fn is_end(event: &Event) -> bool {
         event,
         Event::Refused { .. }
             | Event::Ended { .. }
+            | Event::Finished { .. }
             | Event::Cancelled { .. }
             | Event::Failed { .. }
             | Event::Lost { .. }

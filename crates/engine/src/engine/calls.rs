@@ -13,6 +13,7 @@ use crate::weight;
 use keeptime_model::Invalid;
 use keeptime_model::extension::Extension;
 use keeptime_model::reservation::{Ask, Grant, Handle, Request, RequestKey, State, UserName};
+use keeptime_model::run_end::RunEnd;
 use keeptime_model::units::Nanos;
 use keeptime_planner::drift::Observation;
 use keeptime_planner::translate::Verdict;
@@ -32,6 +33,7 @@ impl Engine {
                 .and_then(|()| self.modify(ticket, caller, handle, request)),
             Call::Extend { handle, extension } => self.extend(ticket, caller, handle, extension),
             Call::Cancel { handle } => self.cancel(caller, handle).map(Some),
+            Call::Finish { handle, run } => self.run_is_over(caller, handle, run).map(Some),
             Call::Spare { handle } => self.spare(caller, handle).map(Some),
             Call::Move { handle } => self.move_lost(ticket, caller, handle),
             Call::Keep { handle } => self.keep(caller, handle).map(Some),
@@ -334,8 +336,19 @@ impl Engine {
         }
         self.own(caller, handle)?;
         self.end(handle, Event::Cancelled { handle, by: caller.user.clone() });
-        let over = &self.book.reservations()[&handle];
-        Ok(Answer::Reservation(Arc::clone(over)))
+        self.current(handle).ok_or(CallError::NotFound { handle })
+    }
+
+    /// Also while it is being changed: nobody asks again for what is over.
+    fn run_is_over(
+        &mut self,
+        caller: &Caller,
+        handle: Handle,
+        run: RunEnd,
+    ) -> Result<Answer, CallError> {
+        self.live(caller, handle)?;
+        self.end_with_changes(handle, Event::Finished { handle, run });
+        self.current(handle).ok_or(CallError::NotFound { handle })
     }
 
     pub(super) fn keep(&mut self, caller: &Caller, handle: Handle) -> Result<Answer, CallError> {

@@ -173,7 +173,7 @@ impl Engine {
     }
 
     /// Ends a reservation, and a change of it that waits for agents.
-    fn end_with_changes(&mut self, handle: Handle, event: Event) {
+    pub(super) fn end_with_changes(&mut self, handle: Handle, event: Event) {
         if self.offers.contains_key(&handle) {
             self.give_up(handle, Reason::Cancelled);
         }

@@ -191,6 +191,15 @@ impl History {
                 ensure(self.truth.cancelled.contains(handle), "nobody asked for that")?;
                 self.end(time, *handle, State::Cancelled)
             }
+            Event::Finished { handle, run } => {
+                let said = self.truth.finished.get(handle);
+                ensure(said.is_some_and(|said| said.contains(run)), "nobody said that")?;
+                self.end(time, *handle, run.state())?;
+                if let Some(over) = self.reservations.get_mut(handle) {
+                    over.run = Some(*run);
+                }
+                Ok(())
+            }
             Event::Failed { handle, node, .. } => {
                 self.check_refused(*handle, node)?;
                 self.end(time, *handle, State::Failed)
@@ -231,6 +240,7 @@ impl History {
             grant: Some(grant.clone()),
             refusal: None,
             replaces: granted.replaces,
+            run: None,
             since_unix_nanos: time,
         });
         self.hold(handle)
@@ -257,6 +267,7 @@ impl History {
             grant: None,
             refusal: Some(refusal.clone()),
             replaces: None,
+            run: None,
             since_unix_nanos: time,
         });
         Ok(())

@@ -39,6 +39,7 @@ impl History {
                     | Call::Correct { handle, .. }
                     | Call::Extend { handle, .. }
                     | Call::Cancel { handle }
+                    | Call::Finish { handle, .. }
                     | Call::Spare { handle }
                         if told.handle == *handle => {}
                     Call::Move { handle } if told.replaces == Some(*handle) => {}

@@ -6,6 +6,7 @@ use keeptime_engine::{Call, Caller};
 use keeptime_model::assignment::Assignment;
 use keeptime_model::extension::Extension;
 use keeptime_model::reservation::{Handle, Request, RequestKey, UserName};
+use keeptime_model::run_end::RunEnd;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::WallTime;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,6 +21,7 @@ pub struct Truth {
     pub(super) changes: BTreeMap<Handle, Vec<Request>>,
     pub(super) extensions: BTreeMap<Handle, Vec<Extension>>,
     pub(super) cancelled: BTreeSet<Handle>,
+    pub(super) finished: BTreeMap<Handle, Vec<RunEnd>>,
     pub(super) moves: BTreeSet<Handle>,
     pub(super) accepted: BTreeMap<(Handle, NodeIndex), Assignment>,
     /// And whether it was over by then: every agent may refuse that.
@@ -53,6 +55,7 @@ impl Truth {
             Call::Cancel { handle } | Call::Spare { handle } => {
                 self.cancelled.insert(*handle);
             }
+            Call::Finish { handle, run } => self.finished.entry(*handle).or_default().push(*run),
             Call::Move { handle } => drop(self.moves.insert(*handle)),
             Call::Register { .. }
             | Call::Consider { .. }

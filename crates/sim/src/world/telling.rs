@@ -116,6 +116,7 @@ fn of_call(call: &Call) -> String {
             format!("extend {handle}: {cpu_ppm} CPU, {} flows", flows.len())
         }
         Call::Cancel { handle } => format!("cancel {handle}"),
+        Call::Finish { handle, run } => format!("finish {handle}: {run}"),
         Call::Spare { handle } => format!("spare {handle}"),
         Call::Move { handle } => format!("move {handle}"),
         Call::Keep { handle } => format!("keep {handle}"),
