@@ -18,7 +18,7 @@ use keeptime_credentials::untrusted::Untrusted;
 use keeptime_engine::book::Reservation;
 use keeptime_model::drain::{DrainReason, NodeSet};
 use keeptime_model::name::Name;
-use keeptime_model::reservation::{Handle, Request, RequestKey};
+use keeptime_model::reservation::{Handle, Request, RequestKey, State};
 use keeptime_model::run_end::RunEnd;
 use keeptime_model::site::SiteSpec;
 use keeptime_model::units::{Nanos, WallTime};
@@ -26,6 +26,7 @@ use keeptime_planner::translate::Decision;
 use keeptime_sites::overview::Overview;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
@@ -40,6 +41,8 @@ use tokio::runtime::Runtime;
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 /// While a request waits for room, it is looked so often whether it still has to.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// So often it is looked whether a request that is not answered waits for room.
+const SEEN_AFTER: Duration = Duration::from_millis(250);
 /// Who has begun to wait for room asks a broker that went away again after so long, and who has had a page of a list and asked
 /// too often for the next one.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -168,17 +171,18 @@ impl Client {
     /// # Errors
     /// A problem, with [`Problem::refusal`] if it does not fit.
     pub fn reserve(&self, key: RequestKey, request: Request) -> Result<Reservation, ClientError> {
-        self.reserve_unless(&|| false, key, request)
+        self.reserve_unless(&|| false, &|_| {}, key, request)
     }
 
-    /// The same, where a request that may wait for room does so until `stopped` at the most. A broker that goes away
-    /// meanwhile is asked again, and the wait goes on.
+    /// The same, where a request that may wait for room does so until `stopped` at the most; `waits` is told once, when it
+    /// does. A broker that goes away meanwhile is asked again, and the wait goes on.
     ///
     /// # Errors
     /// As [`Self::reserve`], and [`ClientError::Stopped`]: nothing is granted then, or is not known to be.
     pub fn reserve_unless(
         &self,
         stopped: &dyn Fn() -> bool,
+        waits: &dyn Fn(&Reservation),
         key: RequestKey,
         request: Request,
     ) -> Result<Reservation, ClientError> {
@@ -187,13 +191,18 @@ impl Client {
             return self.ask(Method::POST, RESERVATIONS, Some(&body));
         };
         let began = Instant::now();
-        let mut has_waited = false;
+        let (mut has_waited, is_told) = (false, Cell::new(false));
+        let waits = |found: &Reservation| {
+            if !is_told.replace(true) {
+                waits(found);
+            }
+        };
         loop {
             let left = wait.saturating_sub(began.elapsed().into());
             let is_over = left == Nanos::new(0);
             body.request.wait_nanos = (!is_over).then_some(left);
             let sent = Instant::now();
-            match self.ask_waiting(stopped, &body, left) {
+            match self.ask_waiting(stopped, &waits, &body, left) {
                 Err(error) if error.is_retryable() && !is_over => {
                     // One that was never there is not waited for.
                     has_waited |= sent.elapsed() >= AGAIN_AFTER;
@@ -214,13 +223,42 @@ impl Client {
     fn ask_waiting(
         &self,
         stopped: &dyn Fn() -> bool,
+        waits: &dyn Fn(&Reservation),
         body: &Reserve,
         wait: Nanos,
     ) -> Result<Reservation, ClientError> {
         let patience = self.patience.saturating_add(Duration::from_nanos(wait.get()));
         let exchange = unless(stopped, self.exchanged(Method::POST, RESERVATIONS, Some(body)));
-        let bytes = self.runtime.block_on(self.within(patience, exchange))?;
+        let told = async {
+            waits(&self.seen_waiting(body).await);
+            std::future::pending().await
+        };
+        let first = async {
+            tokio::select! {
+                answer = exchange => answer,
+                answer = told => answer,
+            }
+        };
+        let bytes = self.runtime.block_on(self.within(patience, first))?;
         self.parse(&bytes)
+    }
+
+    /// What was asked, once it is seen among those who wait for room.
+    async fn seen_waiting(&self, asked: &Reserve) -> Reservation {
+        let waiting = with_query(RESERVATIONS, &[("state", Some(State::Waiting.to_string()))]);
+        loop {
+            tokio::time::sleep(SEEN_AFTER).await;
+            let bytes = self.exchanged::<()>(Method::GET, &waiting, None).await;
+            let listing = bytes.and_then(|bytes| self.parse::<Listing>(&bytes));
+            let is_it = |one: &Arc<Reservation>| {
+                Some(&one.key) == asked.key.as_ref() && one.request.asks_the_same(&asked.request)
+            };
+            // That nobody can say whether it waits is no reason not to.
+            let found = listing.ok().and_then(|all| all.reservations.into_iter().find(is_it));
+            if let Some(found) = found {
+                return Arc::unwrap_or_clone(found);
+            }
+        }
     }
 
     /// Whether and how a request would be granted.
@@ -799,7 +837,7 @@ mod tests {
         let nothing = Request::new(Ask::Resources(Resources::nothing()));
         let asked = Request { wait_nanos, ..nothing };
         let stopped = || is_stopped.load(Ordering::SeqCst);
-        let answer = client.reserve_unless(&stopped, "k".parse().unwrap(), asked);
+        let answer = client.reserve_unless(&stopped, &|_| {}, "k".parse().unwrap(), asked);
         assert!(matches!(answer, Err(ClientError::Stopped)), "{answer:?}");
         broker.join().unwrap();
     }

@@ -92,7 +92,7 @@ pub struct Filter {
     /// Only those in this state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
-    /// Only those that hold something now or will.
+    /// Only those that hold something now or will, and those that wait for room; or only those that are over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live: Option<bool>,
     /// Only those on this node.
@@ -471,6 +471,7 @@ impl From<CallError> for Problem {
             CallError::NotYours { handle, .. } => problem(403, "not yours").about(Some(handle)),
             CallError::OperatorsOnly { .. } => problem(403, "operators only"),
             CallError::Over { handle, .. } => problem(409, "over").about(Some(handle)),
+            CallError::Waits { handle } => problem(409, "waits").about(Some(handle)),
             CallError::Busy { handle } => problem(409, BUSY).about(Some(handle)),
             CallError::NotYet { handle, .. } => problem(409, NOT_YET).about(Some(handle)),
             CallError::KeyReused { handle, .. } => problem(422, "key reused").about(Some(handle)),

@@ -20,6 +20,7 @@ use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use world::{World, request, wait};
@@ -154,6 +155,43 @@ fn who_waits_has_room_when_it_is_given_back_and_is_told_when_it_is_not() {
     client.cancel(first).unwrap();
     let granted = waits.join().unwrap().unwrap();
     assert_eq!((granted.state, world.jobs(1)), (State::Active, vec![granted.handle.to_string()]));
+}
+
+// Goal: who waits is seen where all others are, and told so once, at the other end. Method: one beside who has room and
+// before one that is over, by every filter; its history, which has nothing yet.
+#[test]
+fn who_waits_is_listed_and_told() {
+    let world = patient();
+    let client = world.client();
+    let first = client.reserve("first".parse().unwrap(), request(1, 60, 0, 600)).unwrap().handle;
+    let (other, (said, heard)) = (world.client(), mpsc::channel());
+    let waits = std::thread::spawn(move || {
+        let tell = |found: &Reservation| said.send(found.clone()).unwrap();
+        let asked = waiting(Nanos::from_secs(60));
+        other.reserve_unless(&|| false, &tell, "waits".parse().unwrap(), asked)
+    });
+    let told = heard.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert_eq!((told.state, told.waits.map(|waits| waits.place)), (State::Waiting, Some(1)));
+    assert!(told.refusal.unwrap().to_string().contains("CPU of n1"));
+    let last = client.reserve("last".parse().unwrap(), request(1, 90, 0, 600)).unwrap_err();
+    let last = last.problem().unwrap().handle.unwrap();
+    let listed = |filter: Filter| {
+        let all = client.all_reservations(filter).unwrap();
+        all.into_iter().map(|found| found.handle).collect::<Vec<_>>()
+    };
+    let state = |state| Filter { state: Some(state), ..Filter::default() };
+    let live = |live| Filter { live: Some(live), ..Filter::default() };
+    assert_eq!(listed(state(State::Waiting)), [told.handle]);
+    assert_eq!(listed(live(true)), [first, told.handle]);
+    assert_eq!(listed(live(false)), [last]);
+    assert_eq!(listed(Filter { limit: Some(1), ..Filter::default() }), [first, told.handle, last]);
+    assert_eq!(client.reservation(told.handle).unwrap().owner, told.owner);
+    assert!(client.history(told.handle).unwrap().records.is_empty());
+    client.cancel(told.handle).unwrap();
+    let error = waits.join().unwrap().unwrap_err();
+    assert_eq!(error.problem().unwrap().handle, Some(told.handle));
+    assert_eq!(heard.try_iter().count(), 0, "it is told once");
+    assert_eq!(client.reservation(told.handle).unwrap().state, State::Refused);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! if it was taken here, with how its run ended. If the process is killed, the broker gives that back after the lease.
 
 use crate::cluster::Cluster;
-use crate::{brokers, interrupt};
+use crate::{brokers, interrupt, waiting};
 use anyhow::{Result, ensure};
 use keeptime_broker::client::{Client, ClientError, new_key};
 use keeptime_broker::core::now;
@@ -74,7 +74,8 @@ impl Hold {
         let among = cluster.among().clone();
         let request = Request { lease_nanos: Some(LEASE), among, ..asked };
         let broker = cluster.broker()?;
-        let granted = broker.reserve_unless(&interrupt::stopped, new_key()?, request);
+        let granted =
+            broker.reserve_unless(&interrupt::stopped, &waiting::tell, new_key()?, request);
         let granted = granted.map_err(brokers::failure)?;
         Self::watched(cluster, granted.handle, broker, false)
     }

@@ -52,4 +52,5 @@ pub mod terminal;
 pub mod times;
 pub mod topology;
 pub mod traffic;
+pub mod waiting;
 pub mod web;

@@ -414,6 +414,7 @@ mod tests {
             grant: Some(serde_json::from_value(grant).unwrap()),
             refusal: None,
             replaces: None,
+            waits: None,
             run: None,
             since_unix_nanos: WallTime::default(),
         }

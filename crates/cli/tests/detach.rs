@@ -212,6 +212,10 @@ fn a_run_waits_without_its_terminal() {
     for expected in ["waiting for what others give back", "it waits for room without", "kill "] {
         assert!(text.contains(expected), "{text} should contain {expected}");
     }
+    wait("its place in the list", PATIENCE, || {
+        let waits = world.run(&["list", "--state", "waiting"], 0);
+        waits.contains(" waiting, root") && waits.contains("place 1 in line, until ")
+    });
     world.run(&["cancel", rest["handle"].as_str().unwrap()], 0);
     let text = ended(&file);
     for expected in ["room after ", "its reservation is r", "actual: ", "done, exit code 0\n"] {

@@ -35,11 +35,14 @@ fn a_reservation_is_enforced_by_every_kernel_until_it_is_given_back() {
 
     let refused = world.run(&["reserve", "--nodes", "2", "--cpu", "25%", "--for", "1min"], 1);
     assert!(refused.contains("would be admitted from"), "{refused}");
-    let waits = ["reserve", "--nodes", "2", "--cpu", "25%", "--for", "1min", "--wait", "200ms"];
+    let waits = ["reserve", "--nodes", "2", "--cpu", "25%", "--for", "1min", "--wait", "2s"];
     let waits = world.keeptime(&[&waits[..], &["--json"]].concat()).output().unwrap();
     assert_code(&waits, 1);
     let told = json(&waits);
-    assert!(told["waited_nanos"].as_u64().unwrap() >= 200_000_000, "{told}");
+    assert!(told["waited_nanos"].as_u64().unwrap() >= 2_000_000_000, "{told}");
+    let told = String::from_utf8_lossy(&waits.stderr);
+    assert!(told.contains("waits for room, place 1 in line, until "), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
     let wider = world.run(&["modify", "r1", "--rate", "30 Mbit/s"], 0);
     assert!(wider.contains("root for solver, "), "{wider}");
     assert!(wider.contains("30 Mbit/s for each flow"), "{wider}");

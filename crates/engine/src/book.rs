@@ -43,17 +43,30 @@ pub struct Reservation {
     /// What it holds, or held; nothing if it was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<Grant>,
-    /// Why it was refused, if it was.
+    /// Why it was refused, if it was; or why it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Refusal>,
     /// The lost reservation whose place it takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<Handle>,
+    /// Its place among those who wait for room; nothing once it is decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Waits>,
     /// How the run ended that gave it back; nothing if none did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunEnd>,
     /// When its state was last changed.
     pub since_unix_nanos: WallTime,
+}
+
+/// A place among those who wait for room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Waits {
+    /// So many came first, with itself.
+    pub place: u32,
+    /// It waits until then at the most.
+    pub until_unix_nanos: WallTime,
 }
 
 impl Reservation {
@@ -280,6 +293,7 @@ impl Book {
                 grant: Some(granted.grant.clone()),
                 refusal: None,
                 replaces: granted.replaces,
+                waits: None,
                 run: None,
                 since_unix_nanos: time,
             }),
@@ -299,6 +313,7 @@ impl Book {
                     refusal: Some(refused.refusal.clone()),
                     // It did not take its place.
                     replaces: None,
+                    waits: None,
                     run: None,
                     since_unix_nanos: time,
                 });

@@ -205,6 +205,12 @@ pub enum CallError {
         /// Since then.
         state: State,
     },
+    /// It waits for room: there is nothing yet that could be kept or changed.
+    #[error("{handle} waits for room, and can only be cancelled")]
+    Waits {
+        /// Which.
+        handle: Handle,
+    },
     /// It is being granted or changed; to be tried again.
     #[error("{handle} is being changed; try again")]
     Busy {

@@ -1,11 +1,12 @@
 //! Who waits for room: requests that did not fit when they came and may wait, in the order in which they came, and which
 //! nodes those keep from whoever came later. Nothing of it is recorded: after a restart, whoever asked asks again.
 
-use crate::call::{Caller, Reason};
+use crate::book::{Reservation, Waits};
+use crate::call::{Caller, Reason, Refusal};
 use crate::claims::Claim;
 use crate::engine::{Moment, Ticket};
 use crate::policy::Policy;
-use keeptime_model::reservation::{Handle, Request, RequestKey, UserName};
+use keeptime_model::reservation::{Handle, Request, RequestKey, State, UserName};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
 use std::collections::BTreeMap;
@@ -20,6 +21,8 @@ pub(crate) struct Asked {
     pub caller: Caller,
     pub key: RequestKey,
     pub request: Request,
+    /// When it came.
+    pub since: WallTime,
     /// It may wait for room until then, by the steady clock; nothing = it does not wait.
     pub until: Option<Nanos>,
     /// Whether others may have to become slower for it. Once: where that came to nothing, it could be so again and again.
@@ -27,6 +30,8 @@ pub(crate) struct Asked {
     /// What it has of having come first, since it was tried and waits for room. What was not came when others were to be
     /// tried before it, and is decided with them.
     pub claim: Option<Claim>,
+    /// Why it was not granted when it was tried last.
+    pub refusal: Option<Box<Refusal>>,
     /// How often its agents did not take what they were offered, and it went back to its place.
     pub returns: u32,
     /// It is not tried before, by the steady clock.
@@ -38,14 +43,14 @@ pub(crate) struct Asked {
 pub(crate) struct Queue(BTreeMap<Handle, Asked>);
 
 impl Asked {
-    /// One that has just come and may wait until `until`.
+    /// One that has just come, at `since`, and may wait until `until`.
     pub fn new(
         handle: Handle,
         ticket: Ticket,
         caller: Caller,
         key: RequestKey,
         request: Request,
-        until: Option<Nanos>,
+        (since, until): (WallTime, Option<Nanos>),
     ) -> Self {
         Self {
             handle,
@@ -53,9 +58,11 @@ impl Asked {
             caller,
             key,
             request,
+            since,
             until,
             may_make_way: true,
             claim: None,
+            refusal: None,
             returns: 0,
             rests_until: Nanos::new(0),
         }
@@ -87,6 +94,26 @@ impl Asked {
         let begins = at.wall.saturating_add(left);
         let ends = self.request.duration_nanos.map(|duration| begins.saturating_add(duration));
         ends.is_none_or(|ends| from < ends)
+    }
+
+    /// As the reservation that it may become, the `place`-th of those who wait.
+    fn as_reservation(&self, place: u32, at: Moment) -> Reservation {
+        let left = self.until.unwrap_or(at.steady).saturating_sub(at.steady);
+        Reservation {
+            handle: self.handle,
+            owner: self.caller.user.clone(),
+            key: self.key.clone(),
+            request: self.request.clone(),
+            state: State::Waiting,
+            from_unix_nanos: self.since,
+            until_unix_nanos: None,
+            grant: None,
+            refusal: self.refusal.as_deref().cloned(),
+            replaces: None,
+            waits: Some(Waits { place, until_unix_nanos: at.wall.saturating_add(left) }),
+            run: None,
+            since_unix_nanos: self.since,
+        }
     }
 
     /// Whoever was to be answered so is gone. Whether it was the last who waited for it.
@@ -123,6 +150,12 @@ impl Queue {
         self.0.values().filter(|asked| asked.was_tried())
     }
 
+    /// Those who wait for room at `at`, whoever came first before the others.
+    pub fn reservations(&self, at: Moment) -> impl Iterator<Item = Reservation> {
+        let places = (1..).zip(self.waiting());
+        places.map(move |(place, asked)| asked.as_reservation(place, at))
+    }
+
     /// Whether there is nobody, not even one who has just come.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -136,6 +169,11 @@ impl Queue {
     /// One more waits, or waits on: in the place that it had.
     pub fn put(&mut self, asked: Asked) {
         self.0.insert(asked.handle, asked);
+    }
+
+    /// One of them.
+    pub fn find(&self, handle: Handle) -> Option<&Asked> {
+        self.0.get(&handle)
     }
 
     /// It waits no more.
@@ -211,7 +249,8 @@ mod tests {
         let key = format!("k{number}").parse().unwrap();
         let request = Request::new(Ask::Resources(Resources::nothing()));
         let until = Some(Nanos::from_secs(number));
-        let asked = Asked::new(Handle::new(number), Ticket(number), caller, key, request, until);
+        let times = (WallTime::default(), until);
+        let asked = Asked::new(Handle::new(number), Ticket(number), caller, key, request, times);
         Asked { claim: Some(Claim::on(Vec::new())), ..asked }
     }
 

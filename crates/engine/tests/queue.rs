@@ -6,6 +6,7 @@
 mod world;
 
 use keeptime_engine::agents::Act;
+use keeptime_engine::book::Waits;
 use keeptime_engine::call::Reason;
 use keeptime_engine::{Answer, Call, CallError, Input, Output, Policy, Refusal, Ticket};
 use keeptime_model::name::Name;
@@ -258,6 +259,44 @@ fn whoever_asks_twice_waits_once_and_is_answered_twice() {
     let later = world.reserve("b", waiting(3, share(60, 60))).unwrap();
     assert_eq!(later, granted(&world, ticket));
     assert_eq!(count(&world, "granted"), 2);
+}
+
+// Goal: everybody sees who waits, in which order, until when and for what, as of who has something; who waits, or an
+// operator, may end that.
+#[test]
+fn who_waits_is_seen_with_a_place_and_can_be_cancelled() {
+    let mut world = World::star(1);
+    let first = world.reserve("a", share(100, 3_600)).unwrap();
+    let asked = [("ada", 10), ("bob", 20)];
+    let tickets =
+        asked.map(|(user, wait)| begin(&mut world, user, "b", waiting(wait, share(60, 60))));
+    world.pass(3);
+    let seen: Vec<_> = world.engine.who_waits().collect();
+    for ((place, (user, until)), found) in (1..).zip(asked).zip(&seen) {
+        let waits = Waits { place, until_unix_nanos: at(until) };
+        assert_eq!((found.owner.as_str(), found.waits), (user, Some(waits)));
+        assert_eq!((found.state, found.since_unix_nanos), (State::Waiting, at(0)));
+        let short = found.refusal.as_ref().map(|refusal| &refusal.reason);
+        assert!(matches!(short, Some(Reason::Lacking(_))), "{short:?}");
+    }
+    assert_eq!(seen.len(), 2);
+    // What is short is told as it is now.
+    world.call("ada", Call::Modify { handle: first, request: share(90, 3_600) }).unwrap().unwrap();
+    let short = world.engine.who_waits().next().unwrap().refusal.unwrap().to_string();
+    assert!(short.starts_with("CPU of n1 lacks 50 %"), "{short}");
+    let (handle, cancelled) = (seen[0].handle, Call::Cancel { handle: seen[0].handle });
+    let mut error = |user, call| world.call(user, call).unwrap().unwrap_err().to_string();
+    assert_eq!(error("bob", cancelled.clone()), "r2 belongs to ada");
+    assert_eq!(error("bob", Call::Keep { handle }), "r2 belongs to ada");
+    let only = "r2 waits for room, and can only be cancelled";
+    assert_eq!(error("ada", Call::Keep { handle }), only);
+    world.call("ada", cancelled).unwrap().unwrap();
+    assert_eq!(told(&world, tickets[0]).1.reason, Reason::Cancelled);
+    let left: Vec<_> = world.engine.who_waits().map(|found| found.waits.unwrap().place).collect();
+    assert_eq!(left, [1]);
+    cancel(&mut world, first);
+    assert_eq!(granted(&world, tickets[1]), seen[1].handle);
+    assert_eq!(world.engine.who_waits().count(), 0);
 }
 
 #[test]

@@ -233,6 +233,8 @@ pub struct Promise {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
+    /// It waits for room.
+    Waiting,
     /// Held, until every agent of it has accepted.
     Offered,
     /// It will be there when its time comes.
@@ -318,6 +320,11 @@ impl State {
     /// Whether it holds resources, now or when its time comes.
     pub fn is_live(self) -> bool {
         matches!(self, Self::Offered | Self::Granted | Self::Active)
+    }
+
+    /// Whether nothing more comes of it.
+    pub fn is_over(self) -> bool {
+        !self.is_live() && self != Self::Waiting
     }
 }
 
@@ -605,6 +612,7 @@ as_text!(Handle);
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
+            Self::Waiting => "waiting",
             Self::Offered => "offered",
             Self::Granted => "granted",
             Self::Active => "active",

@@ -18,10 +18,10 @@ use keeptime_engine::{Answer, Call, CallError, Caller, Engine};
 use keeptime_ledger::{Subject, Writer};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
-use keeptime_model::reservation::{Ask, Handle, Request, RequestKey, WAIT_MAX};
+use keeptime_model::reservation::{self, Ask, Handle, Request, RequestKey, WAIT_MAX};
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,7 +83,10 @@ pub async fn show(
     answers: Answers,
     Of(handle): Of,
 ) -> Result<Response, Rejection> {
-    let find = move |engine: &Engine| engine.book().reservations().get(&handle).cloned();
+    let find = move |engine: &Engine| {
+        let recorded = engine.book().reservations().get(&handle).cloned();
+        recorded.or_else(|| engine.who_waits().find(|waits| waits.handle == handle).map(Arc::new))
+    };
     match shared.core.read(find).await? {
         Some(reservation) => Ok(answers.json(StatusCode::OK, reservation).await),
         None => Err(CallError::NotFound { handle }.into()),
@@ -181,6 +184,12 @@ pub async fn history(
     answers: Answers,
     Of(handle): Of,
 ) -> Result<Response, Rejection> {
+    // Of who waits nothing is recorded.
+    let waits = move |engine: &Engine| engine.who_waits().any(|waits| waits.handle == handle);
+    if shared.core.read(waits).await? {
+        let nothing = History { records: Vec::new(), left_out: None };
+        return Ok(answers.json(StatusCode::OK, nothing).await);
+    }
     let turn = shared.reads.turn(&answers.caller().user).await;
     let read = move || read_history(&shared.writer, handle, turn);
     let history = tokio::task::spawn_blocking(read).await;
@@ -271,12 +280,17 @@ async fn of_application<T: Send + 'static>(
 
 fn select(engine: &Engine, filter: &Filter, limit: usize) -> Listing {
     let after = filter.after.map_or(Bound::Unbounded, Bound::Excluded);
-    let mut all = engine.book().reservations().range((after, Bound::Unbounded));
+    let range = (after, Bound::Unbounded);
+    // Who waits is not recorded, so that nobody looks at what is.
+    let is_recorded = filter.state != Some(reservation::State::Waiting);
+    let recorded = is_recorded.then(|| engine.book().reservations().range(range).map(|(_, r)| r));
+    let waiting = engine.who_waits().filter(|waits| range.contains(&waits.handle)).map(Arc::new);
+    let mut all = in_order(recorded.into_iter().flatten().cloned(), waiting);
     let (mut reservations, mut last) = (Vec::new(), None);
-    for (handle, reservation) in all.by_ref().take(LOOK_AT_MAX) {
-        last = Some(*handle);
-        if is_wanted(filter, reservation) {
-            reservations.push(Arc::clone(reservation));
+    for reservation in all.by_ref().take(LOOK_AT_MAX) {
+        last = Some(reservation.handle);
+        if is_wanted(filter, &reservation) {
+            reservations.push(reservation);
         }
         if reservations.len() == limit {
             break;
@@ -284,6 +298,19 @@ fn select(engine: &Engine, filter: &Filter, limit: usize) -> Listing {
     }
     let next = all.next().and(last);
     Listing { reservations, next }
+}
+
+/// All of both, each of which is in the order of handles, in that order.
+fn in_order(
+    one: impl Iterator<Item = Arc<Reservation>>,
+    other: impl Iterator<Item = Arc<Reservation>>,
+) -> impl Iterator<Item = Arc<Reservation>> {
+    let (mut one, mut other) = (one.peekable(), other.peekable());
+    std::iter::from_fn(move || match (one.peek(), other.peek()) {
+        (Some(first), Some(second)) if second.handle < first.handle => other.next(),
+        (None, _) => other.next(),
+        _ => one.next(),
+    })
 }
 
 /// One page: it ends with the reservation by which it has so many bytes, and the next begins behind that.
@@ -349,7 +376,7 @@ fn is_wanted(filter: &Filter, reservation: &Reservation) -> bool {
         |node: &Name| reservation.grant.as_ref().is_some_and(|grant| grant.nodes.contains(node));
     filter.owner.as_ref().is_none_or(|owner| reservation.owner == *owner)
         && filter.state.is_none_or(|state| reservation.state == state)
-        && filter.live.is_none_or(|live| reservation.state.is_live() == live)
+        && filter.live.is_none_or(|live| reservation.state.is_over() != live)
         && filter.node.as_ref().is_none_or(is_on)
 }
 

@@ -266,8 +266,8 @@ pub struct ListArguments {
     /// Only those of this user
     #[arg(long, value_name = "USER")]
     pub owner: Option<UserName>,
-    /// Only those in this state: offered, granted, active, ended, done, cancelled, refused, failed
-    /// or lost
+    /// Only those in this state: waiting, offered, granted, active, ended, done, cancelled, refused,
+    /// failed or lost
     #[arg(long, value_parser = state)]
     pub state: Option<State>,
     /// Only those on this node
@@ -382,8 +382,8 @@ fn event(text: &str) -> Result<Position, Invalid> {
 }
 
 fn state(text: &str) -> Result<State, Invalid> {
-    use State::{Active, Cancelled, Done, Ended, Failed, Granted, Lost, Offered, Refused};
-    let all = [Offered, Granted, Active, Ended, Done, Cancelled, Refused, Failed, Lost];
+    use State::{Active, Cancelled, Done, Ended, Failed, Granted, Lost, Offered, Refused, Waiting};
+    let all = [Waiting, Offered, Granted, Active, Ended, Done, Cancelled, Refused, Failed, Lost];
     let found = all.into_iter().find(|state| state.to_string() == text);
     let names = all.map(|state| state.to_string()).join(", ");
     found.ok_or_else(|| Invalid::new("state", text, names))

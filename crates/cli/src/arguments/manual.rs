@@ -257,7 +257,8 @@ when they do: that is a promise. If not, the command waits for what others give
 back early, since most runs end before their time limits. Who came first is
 tried first; what fits does not wait for what does not. But nobody is passed for
 ever: after 16 times, the nodes that a request could use are kept for it, ten
-minutes at a time, and others are told so. Ending the command ends the wait.
+minutes at a time, and others are told so. Ending the command ends the wait, and
+`keeptime list` shows its place in line.
 With --json, waited_nanos tells how long it was, also of what is refused.
 
 Without a terminal, as with sbatch:

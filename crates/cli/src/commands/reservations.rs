@@ -7,7 +7,7 @@ use crate::arguments::{
 };
 use crate::lasting::{Lasting, Source, ToldLasting};
 use crate::place::{self, connect};
-use crate::{allocation, brokers, files, requests, story, times};
+use crate::{allocation, brokers, files, requests, story, times, waiting};
 use anyhow::{Result, ensure};
 use jiff::Zoned;
 use jiff::tz::TimeZone;
@@ -66,7 +66,7 @@ pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
         None => new_key()?,
     };
     let asked = Instant::now();
-    match client.reserve(key, request) {
+    match client.reserve_unless(&|| false, &waiting::tell, key, request) {
         Ok(reservation) if arguments.quiet => {
             println!("{}", reservation.handle);
             Ok(Ending::Done)
@@ -200,6 +200,9 @@ pub fn why(arguments: &OneArguments) -> Result<Ending> {
     if arguments.json {
         print_json(&history)?;
         return Ok(Ending::Done);
+    }
+    if history.records.is_empty() {
+        return show(arguments);
     }
     for (index, happened) in history.records.iter().enumerate() {
         if let Some(gap) = gap_before(&history, index) {
@@ -374,11 +377,23 @@ fn told(reservation: &Reservation, json: bool) -> Result<Ending> {
 }
 
 fn describe(reservation: &Reservation) -> String {
-    let zone = TimeZone::system();
     let (from, until) = (reservation.from_unix_nanos, reservation.until_unix_nanos);
-    let when = times::show_span(from, until, &zone);
-    let Request { name, spare, malleable, .. } = &reservation.request;
-    let what = match (&reservation.grant, &reservation.refusal) {
+    let told = match reservation.waits {
+        Some(_) => waiting::words(reservation, &in_local_time),
+        None => {
+            let when = times::show_span(from, until, &TimeZone::system());
+            format!("{when}: {}", describe_what(reservation))
+        }
+    };
+    let name = reservation.request.name.as_ref().map(|name| format!(" for {name}"));
+    let (handle, state) = (reservation.handle, words::state(reservation));
+    format!("{handle} {state}, {}{}, {told}", reservation.owner, name.unwrap_or_default())
+}
+
+/// What is held, or why nothing is.
+fn describe_what(reservation: &Reservation) -> String {
+    let Request { spare, malleable, .. } = &reservation.request;
+    match (&reservation.grant, &reservation.refusal) {
         (Some(grant), _) => {
             let spare = if *spare { ", and what is spare" } else { "" };
             let by = malleable.map(|malleable| in_local_time(malleable.by_unix_nanos));
@@ -387,11 +402,7 @@ fn describe(reservation: &Reservation) -> String {
         }
         (None, Some(refusal)) => refusal.words(&in_local_time),
         (None, None) => String::new(),
-    };
-    let name = name.as_ref().map(|name| format!(" for {name}")).unwrap_or_default();
-    let (handle, state, owner) =
-        (reservation.handle, words::state(reservation), &reservation.owner);
-    format!("{handle} {state}, {owner}{name}, {when}: {what}")
+    }
 }
 
 fn describe_possible(possible: &Possible) -> String {

@@ -78,8 +78,8 @@ impl Engine {
             self.check_memory(&caller.user)?;
         }
         let handle = Handle::new(self.next);
-        let until = request.wait_nanos.map(|wait| self.after(wait));
-        let asked = Asked::new(handle, ticket, caller.clone(), key, request, until);
+        let times = (self.now, request.wait_nanos.map(|wait| self.after(wait)));
+        let asked = Asked::new(handle, ticket, caller.clone(), key, request, times);
         if self.queue_due_after().is_some() {
             // There may be room, and who waits for it comes first.
             self.next += 1;
@@ -119,6 +119,7 @@ impl Engine {
                     match self.queue.limit_for(&owner, &self.policy) {
                         Some(reason) => refusal.reason = reason,
                         None => {
+                            asked.refusal = Some(refusal);
                             self.wait_for_room(asked);
                             return Ok(None);
                         }
@@ -334,6 +335,10 @@ impl Engine {
             let refusal = self.give_up(handle, Reason::Cancelled);
             return refusal.ok_or(CallError::NotFound { handle });
         }
+        if let Some(asked) = self.queue.find(handle) {
+            check_owner(caller, handle, &asked.caller.user)?;
+            return self.stop_waiting(handle);
+        }
         self.own(caller, handle)?;
         self.end(handle, Event::Cancelled { handle, by: caller.user.clone() });
         self.current(handle).ok_or(CallError::NotFound { handle })
@@ -393,6 +398,10 @@ impl Engine {
 
     /// A live reservation that the caller may change, also if it is being changed.
     fn live(&self, caller: &Caller, handle: Handle) -> Result<&Reservation, CallError> {
+        if let Some(asked) = self.queue.find(handle) {
+            check_owner(caller, handle, &asked.caller.user)?;
+            return Err(CallError::Waits { handle });
+        }
         let found = self.book.reservations().get(&handle);
         let found = found.ok_or(CallError::NotFound { handle })?;
         check_owner(caller, handle, &found.owner)?;

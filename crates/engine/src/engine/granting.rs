@@ -118,7 +118,7 @@ impl Engine {
                 self.withdraw_from(handle, told);
                 self.release(handle);
                 match waits.filter(|asked| self.may_go_back(asked, &reason)) {
-                    Some(asked) => self.go_back(*asked, tickets),
+                    Some(asked) => self.go_back(*asked, tickets, reason),
                     None => match self.plan_elsewhere(handle, &proposal, replaces, &reason) {
                         Some(found) => self.offer_elsewhere(handle, found, replaces, tickets),
                         None => self.refuse_offered(handle, proposal, replaces, reason, tickets),

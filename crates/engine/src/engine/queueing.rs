@@ -7,8 +7,10 @@ use super::offering::{Place, Telling};
 use super::{Engine, Ticket, Timeout};
 use crate::absences::Absences;
 use crate::admission::{Admission, Denied};
-use crate::call::{Reason, Refusal};
+use crate::book::Reservation;
+use crate::call::{Answer, CallError, Reason, Refusal};
 use crate::claims::Claim;
+use crate::event::Refused;
 use crate::offers::{Declined, Proposal};
 use crate::queue::Asked;
 use keeptime_calendar::{Calendar, ResourceId};
@@ -46,6 +48,12 @@ impl Engine {
     /// How many requests wait for room.
     pub fn waiting_count(&self) -> usize {
         self.queue.len()
+    }
+
+    /// Those who wait for room, whoever came first before the others, as the reservations that they may become. Nothing of it
+    /// is recorded.
+    pub fn who_waits(&self) -> impl Iterator<Item = Reservation> {
+        self.queue.reservations(self.moment())
     }
 
     /// Whether this call waits for room, or until others are slower for it.
@@ -181,10 +189,11 @@ impl Engine {
     }
 
     /// It waits on in its place, and is not tried for a while.
-    pub(super) fn go_back(&mut self, asked: Asked, tickets: Vec<Ticket>) {
+    pub(super) fn go_back(&mut self, asked: Asked, tickets: Vec<Ticket>, reason: Reason) {
         let (returns, rests_until) = (asked.returns + 1, self.after(TRY_AFTER));
         self.timeouts.insert((rests_until, Timeout::Try));
-        self.wait_for_room(Asked { tickets, returns, rests_until, ..asked });
+        let refusal = Some(Box::new(reason.into()));
+        self.wait_for_room(Asked { tickets, returns, rests_until, refusal, ..asked });
     }
 
     /// What is about to be offered passes others who came before, wait for room and could have used any of its nodes. By a
@@ -270,7 +279,7 @@ impl Engine {
             let waits_on = asked.was_tried() && asked.may_wait(self.steady);
             if waits_on && asked.rests_until > self.steady {
                 self.queue.put(asked);
-            } else if waits_on && !self.is_to_be_had(&asked, &mut ways) {
+            } else if waits_on && !self.is_to_be_had(&mut asked, &mut ways) {
                 // Nodes may have gone or come, and what its user has may be more or less.
                 self.judge_claim(&mut asked);
                 self.queue.put(asked);
@@ -283,20 +292,22 @@ impl Engine {
 
     /// Whether there is more to say to a request than that it waits. `ways`: for so many more it is looked whether others can
     /// be made slower.
-    fn is_to_be_had(&mut self, asked: &Asked, ways: &mut u32) -> bool {
-        let Asked { handle, key, request, .. } = asked;
+    fn is_to_be_had(&mut self, asked: &mut Asked, ways: &mut u32) -> bool {
+        let Asked { handle, key, request, .. } = &*asked;
         let (owner, place) = (&asked.caller.user, Place::Own(*handle));
-        match self.plan(owner, key.clone(), request.clone(), place, Telling::Reason) {
+        let refusal = match self.plan(owner, key.clone(), request.clone(), place, Telling::Reason) {
             // What has become invalid meanwhile is told that.
-            Ok(_) | Err(Declined { denied: Denied::Invalid(_), .. }) => true,
-            Err(_) if !asked.may_make_way || *ways == 0 => false,
-            Err(_) if self.book.malleable().is_empty() => false,
-            Err(_) => {
-                *ways -= 1;
-                self.count(WAY_TAKES);
-                self.find_way(*handle, owner, key, request).is_some()
-            }
-        }
+            Ok(_) | Err(Declined { denied: Denied::Invalid(_), .. }) => return true,
+            Err(Declined { denied: Denied::Refused(refusal), .. }) => refusal,
+        };
+        let may_have_way = asked.may_make_way && *ways > 0 && !self.book.malleable().is_empty();
+        let has_way = may_have_way && {
+            *ways -= 1;
+            self.count(WAY_TAKES);
+            self.find_way(*handle, owner, key, request).is_some()
+        };
+        asked.refusal = Some(refusal);
+        has_way
     }
 
     /// It is tried once more, and waits no longer: after those who came before it, also where these are tried in a moment.
@@ -310,6 +321,18 @@ impl Engine {
             self.was_given_back |= !asked.kept(self.steady).is_empty();
             self.decide(asked);
         }
+    }
+
+    /// It is to wait no longer, and whoever waits for it is told so. Nodes that were kept for it are to be had.
+    pub(super) fn stop_waiting(&mut self, handle: Handle) -> Result<Answer, CallError> {
+        let asked = self.queue.take(handle).ok_or(CallError::NotFound { handle })?;
+        self.was_given_back |= !asked.kept(self.steady).is_empty();
+        let Asked { tickets, caller, key, request, .. } = asked;
+        let (owner, refusal) = (caller.user, Reason::Cancelled.into());
+        let refused = Refused { owner, key, request, refusal, replaces: None, decision: None };
+        let error = self.refuse(handle, refused);
+        self.answer_each(tickets, &Err(error));
+        self.current(handle).ok_or(CallError::NotFound { handle })
     }
 
     /// Decides a request whose callers were not answered when they asked.

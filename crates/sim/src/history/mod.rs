@@ -240,6 +240,7 @@ impl History {
             grant: Some(grant.clone()),
             refusal: None,
             replaces: granted.replaces,
+            waits: None,
             run: None,
             since_unix_nanos: time,
         });
@@ -267,6 +268,7 @@ impl History {
             grant: None,
             refusal: Some(refusal.clone()),
             replaces: None,
+            waits: None,
             run: None,
             since_unix_nanos: time,
         });

@@ -194,9 +194,9 @@ fn begun(
             }
             Ok(reservation) => {
                 check_to_come(session, &reservation)?;
-                if !is_waiting && !arguments.json {
+                if !is_waiting {
                     let start = in_local_time(reservation.from_unix_nanos);
-                    println!("{handle} begins at {start}: waiting");
+                    tell(arguments, &format!("{handle} begins at {start}: waiting"));
                 }
                 departure.leave(Some(handle))?;
                 is_waiting = true;
@@ -207,6 +207,14 @@ fn begun(
         }
         ensure!(!interrupt::stopped(), "interrupted");
         std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// What is told while nothing has come of it; with `--json` standard output is for that alone.
+fn tell(arguments: &RunArguments, line: &str) {
+    match arguments.json {
+        true => eprintln!("keeptime: {line}"),
+        false => println!("{line}"),
     }
 }
 
