@@ -12,14 +12,13 @@ use crate::programs::{Desks, Report};
 use crate::tcp::linger;
 use keeptime_agent::link::{FromAgent, HOLDING_MAX, LINE_BYTES_MAX, ToAgent, VERSION};
 use keeptime_engine::Input;
-use keeptime_engine::agents::{Act, Order, Session};
+use keeptime_engine::agents::{Act, Enforcement, Order, Session};
 use keeptime_model::assignment::Assignment;
-use keeptime_model::capability::Guarantee;
 use keeptime_model::name::Name;
 use keeptime_model::node_load::NodeCounters;
 use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::{Nanos, WallTime};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -90,7 +89,7 @@ pub struct Told {
 struct Known {
     node: NodeIndex,
     told: Told,
-    refused: BTreeSet<Guarantee>,
+    enforcement: Enforcement,
     holding: Vec<Assignment>,
 }
 
@@ -296,14 +295,14 @@ impl Reception {
             greeted = self.greet(&mut lines, &mut write, speaker) => greeted,
             () = &mut outlived => Err(Ended::Outlived),
         };
-        let Known { node, told, refused, holding } = match greeted {
+        let Known { node, told, enforcement, holding } = match greeted {
             Ok(known) => known,
             Err(ended) => return ended,
         };
         let (session, orders) = self.hub.enter(node, told);
         self.desks.arrived(node, session);
         let ended = tokio::select! {
-            ended = self.listen(node, session, refused, holding, lines) => ended,
+            ended = self.listen(node, session, enforcement, holding, lines) => ended,
             ended = pass_on(orders, write) => ended,
             () = &mut outlived => Err(Ended::Outlived),
         };
@@ -377,6 +376,11 @@ impl Reception {
         }
         match self.nodes.get(&name) {
             Some(node) => {
+                // What an agent that is asked to enforce cannot, it refuses.
+                let enforcement = match refused.is_empty() && !not_enforced.is_empty() {
+                    true => Enforcement::Nothing,
+                    false => Enforcement::AllBut(refused),
+                };
                 let not_enforced = not_enforced.iter().take(NOT_ENFORCED_MAX);
                 let told = Told {
                     not_enforced: not_enforced.map(|text| brief(text)).collect(),
@@ -385,7 +389,7 @@ impl Reception {
                     certificate_until,
                 };
                 lines.node = Some(name);
-                Ok(Known { node: *node, told, refused, holding })
+                Ok(Known { node: *node, told, enforcement, holding })
             }
             None => refuse(format!("there is no node {name} in the cluster")),
         }
@@ -395,11 +399,11 @@ impl Reception {
         &self,
         node: NodeIndex,
         session: Session,
-        refused: BTreeSet<Guarantee>,
+        enforcement: Enforcement,
         holding: Vec<Assignment>,
         mut lines: Lines<impl AsyncRead + Unpin>,
     ) -> Result<(), Ended> {
-        self.core.agent(Input::Connected { node, session, refused, holding }).await?;
+        self.core.agent(Input::Connected { node, session, enforcement, holding }).await?;
         let mut heard = Instant::now();
         while let Some(said) = self.hear(&mut lines).await? {
             let input = match said {

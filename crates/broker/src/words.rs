@@ -28,7 +28,12 @@ pub fn event(event: &Event) -> String {
         Event::Modified { modified, .. } => {
             format!("changed by {}: {}", modified.by, grant(&modified.grant))
         }
-        Event::Started { .. } => "started: every agent of it enforces it".into(),
+        Event::Started { unenforced, .. } if unenforced.is_empty() => {
+            "started: every agent of it enforces it".into()
+        }
+        Event::Started { unenforced, .. } => {
+            format!("started: its nodes have it; not enforced on {}", self::nodes(unenforced))
+        }
         Event::Ended { .. } => "ended: its time was over".into(),
         Event::Finished { run: RunEnd::Done, .. } => "done: its run is over".into(),
         Event::Finished { run, .. } => format!("failed ({run}): its run is over"),
@@ -64,6 +69,20 @@ pub fn state(reservation: &Reservation) -> String {
         (State::Failed, Some(run)) => format!("{} ({run})", State::Failed),
         (state, _) => state.to_string(),
     }
+}
+
+/// What of a reservation is not enforced, and where, if anything is not.
+pub fn unenforced(reservation: &Reservation) -> Option<String> {
+    let Reservation { unenforced, grant: Some(grant), .. } = reservation else { return None };
+    let is_some = |rate: BytesPerSecond| rate != BytesPerSecond::default();
+    let asked = [
+        (grant.cpu().any(|cpu| cpu != CpuPpm::default()), "CPU"),
+        (grant.pattern.is_some() || !grant.extension.flows.is_empty(), "bandwidth"),
+        (is_some(grant.disk_read()) || is_some(grant.disk_write()), "disk"),
+    ];
+    let asked: Vec<_> = asked.into_iter().filter_map(|(is, what)| is.then_some(what)).collect();
+    let words = || format!("not enforced on {}: {}", nodes(unenforced), asked.join(", "));
+    (!unenforced.is_empty()).then(words)
 }
 
 /// Nodes by their names; of many, how many more there are.
@@ -223,6 +242,32 @@ mod tests {
         let words = event(&lost(Some(Box::new(held))));
         assert!(words.starts_with("lost: n1 went away; instead: n1 n2"), "{words}");
         assert!(event(&lost(None)).ends_with("; nothing can be had instead"));
+    }
+
+    // Goal: nobody takes for enforced what is not. Method: each thing that can be asked for, alone and with the others.
+    #[test]
+    fn what_is_not_enforced_is_named_with_its_nodes() {
+        let reservation = |grant: serde_json::Value, unenforced: &[&str]| -> Reservation {
+            let request = serde_json::json!({ "ask": { "resources": { "nodes": { "any": 2 } } } });
+            serde_json::from_value(serde_json::json!({
+                "handle": "r1", "owner": "ada", "key": "k", "request": request, "state": "active",
+                "from_unix_nanos": 0, "since_unix_nanos": 0, "grant": grant,
+                "unenforced": unenforced,
+            }))
+            .unwrap()
+        };
+        let all = serde_json::json!({
+            "nodes": ["n1", "n2"], "cpu_ppm": 1, "pattern": "pairs", "bits_per_second": 1,
+            "disk_read_bytes_per_second": 1,
+        });
+        let cpu = serde_json::json!({ "nodes": ["n1", "n2"], "cpu_ppm": 1, "bits_per_second": 0 });
+        assert_eq!(unenforced(&reservation(all.clone(), &[])), None);
+        let told = |grant, nodes: &[&str]| unenforced(&reservation(grant, nodes)).unwrap();
+        assert_eq!(told(cpu, &["n2"]), "not enforced on n2: CPU");
+        assert_eq!(told(all, &["n1", "n2"]), "not enforced on n1, n2: CPU, bandwidth, disk");
+        let unenforced = vec!["n2".parse().unwrap()];
+        let started = Event::Started { handle: Handle::new(1), unenforced };
+        assert_eq!(event(&started), "started: its nodes have it; not enforced on n2");
     }
 
     #[test]

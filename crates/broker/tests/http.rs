@@ -13,6 +13,7 @@ use keeptime_engine::book::Reservation;
 use keeptime_ledger::LedgerError;
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::drain::NodeSet;
+use keeptime_model::name::Name;
 use keeptime_model::pattern::{Pattern, RankFlow};
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, Resources, State};
 use keeptime_model::run_end::RunEnd;
@@ -70,6 +71,10 @@ fn what_is_reserved_is_told_to_agents_seen_by_all_and_given_back() {
     let kinds: Vec<_> = history.iter().map(|happened| happened.event.kind()).collect();
     assert_eq!(kinds, ["granted", "started", "modified", "cancelled"]);
     assert!(history[0].text.starts_with("granted to "), "{}", history[0].text);
+    // The agents of this world enforce nothing, and say so.
+    assert_eq!(granted.unenforced.len(), 2);
+    assert_eq!(history[1].text, "started: its nodes have it; not enforced on n1, n2");
+    assert_eq!(cancelled.unenforced, [] as [Name; 0], "it is over");
     let live = client.reservations(&Filter { live: Some(true), ..Filter::default() }).unwrap();
     assert!(live.reservations.is_empty());
     let one = client.reservations(&Filter { limit: Some(1), ..Filter::default() }).unwrap();

@@ -6,6 +6,7 @@ use crate::{brokers, interrupt, waiting};
 use anyhow::{Result, ensure};
 use keeptime_broker::client::{Client, ClientError, new_key};
 use keeptime_broker::core::now;
+use keeptime_broker::words;
 use keeptime_engine::book::Reservation;
 use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
@@ -14,13 +15,15 @@ use keeptime_model::run_end::RunEnd;
 use keeptime_model::units::{CpuPpm, Nanos};
 use std::cell::Cell;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long the broker keeps what a silent holder has: long enough for a machine that swaps, short
 /// enough that a killed run is cleaned up while its user looks.
 const LEASE: Nanos = Nanos::from_secs(10);
+/// That something is not enforced was told.
+static TOLD: Once = Once::new();
 const KEEP_EVERY: Duration = Duration::from_secs(2);
 /// For launching, and for ending what takes too long, on top of what the work may take. Without a
 /// broker agents keep the reservation until then.
@@ -34,6 +37,7 @@ pub struct Hold {
     is_lent: bool,
     broker: Client,
     seen: Arc<Mutex<Seen>>,
+    unenforced: Vec<Name>,
     /// How its last run ended; nothing while there was none, or if that was told to stop.
     run: Cell<Option<RunEnd>>,
     /// Closing it ends the signs of life.
@@ -77,7 +81,7 @@ impl Hold {
         let granted =
             broker.reserve_unless(&interrupt::stopped, &waiting::tell, new_key()?, request);
         let granted = granted.map_err(brokers::failure)?;
-        Self::watched(cluster, granted.handle, broker, false)
+        Self::watched(cluster, &granted, broker, false)
     }
 
     /// A reservation that was made before, and that is kept when this is dropped.
@@ -86,8 +90,8 @@ impl Hold {
     /// If it is another user's, or its state cannot be followed.
     pub fn of_reservation(cluster: &Cluster, handle: Handle) -> Result<Self> {
         let broker = cluster.broker()?;
-        broker.keep(handle).map_err(brokers::failure)?;
-        Self::watched(cluster, handle, broker, true)
+        let kept = broker.keep(handle).map_err(brokers::failure)?;
+        Self::watched(cluster, &kept, broker, true)
     }
 
     /// What took the place of a reservation that was lost and is to be moved; nothing if it is there,
@@ -103,13 +107,23 @@ impl Hold {
         }
         let next = self.broker.move_lost(self.handle).map_err(brokers::failure)?;
         ensure!(next.state.is_live(), "{}, which took its place, is {}", next.handle, next.state);
-        let hold = Self::watched(cluster, next.handle, cluster.broker()?, self.is_lent)?;
+        let hold = Self::watched(cluster, &next, cluster.broker()?, self.is_lent)?;
         Ok(Some((hold, next)))
     }
 
-    fn watched(cluster: &Cluster, handle: Handle, broker: Client, is_lent: bool) -> Result<Self> {
+    /// Says once what is not enforced: of a command with many runs the rest is as the first.
+    fn watched(
+        cluster: &Cluster,
+        held: &Reservation,
+        broker: Client,
+        is_lent: bool,
+    ) -> Result<Self> {
+        let (handle, unenforced) = (held.handle, held.unenforced.clone());
+        if let Some(words) = words::unenforced(held) {
+            TOLD.call_once(|| eprintln!("keeptime: {handle}: {words}"));
+        }
         let (seen, run) = (Arc::default(), Cell::default());
-        let mut hold = Self { handle, is_lent, broker, seen, run, signs: None };
+        let mut hold = Self { handle, is_lent, broker, seen, unenforced, run, signs: None };
         hold.signs = Some(hold.give_signs(cluster.broker()?));
         Ok(hold)
     }
@@ -122,6 +136,11 @@ impl Hold {
     /// Its job on every node.
     pub fn job(&self) -> Name {
         self.handle.job()
+    }
+
+    /// Nodes that enforced none of it when it was taken.
+    pub fn unenforced(&self) -> &[Name] {
+        &self.unenforced
     }
 
     /// Why the resources are no longer held, if the broker said so.

@@ -415,6 +415,7 @@ mod tests {
             refusal: None,
             replaces: None,
             waits: None,
+            unenforced: Vec::new(),
             run: None,
             since_unix_nanos: WallTime::default(),
         }

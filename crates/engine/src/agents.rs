@@ -34,11 +34,22 @@ pub enum Act {
     Withdraw(Name),
 }
 
+/// What an agent does with what it is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Enforcement {
+    /// It enforces it, but for these guarantees, which it refuses.
+    AllBut(BTreeSet<Guarantee>),
+    /// It takes all of it and enforces nothing: nobody asks that of its node.
+    Nothing,
+}
+
 /// All agents, by node.
 #[derive(Debug, Clone)]
 pub(crate) struct Agents {
     lease: Nanos,
     agents: Vec<Agent>,
+    /// Those that enforced nothing when they were heard of last.
+    unenforced: BTreeSet<NodeIndex>,
     next_order: u64,
 }
 
@@ -83,7 +94,7 @@ impl Agents {
         let refused = BTreeSet::new();
         let presence = Presence::Away(now.steady);
         let agent = Agent { presence, refused, heard: now, told, pending };
-        Self { lease, agents: vec![agent; count], next_order: 1 }
+        Self { lease, agents: vec![agent; count], unenforced: BTreeSet::new(), next_order: 1 }
     }
 
     /// Whether the agent is connected.
@@ -99,9 +110,21 @@ impl Agents {
         }
     }
 
-    /// It could not enforce these.
-    pub fn refuses(&mut self, node: NodeIndex, refused: BTreeSet<Guarantee>) {
-        self.agent_mut(node).refused = refused;
+    /// So it does with what it is told from now on.
+    pub fn enforces(&mut self, node: NodeIndex, enforcement: Enforcement) {
+        self.unenforced.remove(&node);
+        self.agent_mut(node).refused = match enforcement {
+            Enforcement::AllBut(refused) => refused,
+            Enforcement::Nothing => {
+                self.unenforced.insert(node);
+                BTreeSet::new()
+            }
+        };
+    }
+
+    /// The nodes whose agents enforce nothing, as far as is known.
+    pub fn unenforced(&self) -> &BTreeSet<NodeIndex> {
+        &self.unenforced
     }
 
     /// The first of `asked` that the agent is known to refuse.

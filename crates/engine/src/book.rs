@@ -52,6 +52,9 @@ pub struct Reservation {
     /// Its place among those who wait for room; nothing once it is decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
+    /// While it is live, nodes of it whose agents enforce none of it. That is not recorded of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unenforced: Vec<Name>,
     /// How the run ended that gave it back; nothing if none did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunEnd>,
@@ -294,6 +297,7 @@ impl Book {
                 refusal: None,
                 replaces: granted.replaces,
                 waits: None,
+                unenforced: Vec::new(),
                 run: None,
                 since_unix_nanos: time,
             }),
@@ -314,12 +318,13 @@ impl Book {
                     // It did not take its place.
                     replaces: None,
                     waits: None,
+                    unenforced: Vec::new(),
                     run: None,
                     since_unix_nanos: time,
                 });
             }
             Event::Modified { handle, modified } => self.modify(*handle, modified),
-            Event::Started { handle } => self.turn(*handle, State::Active, time),
+            Event::Started { handle, .. } => self.turn(*handle, State::Active, time),
             Event::Ended { handle } => self.turn(*handle, State::Ended, time),
             Event::Finished { handle, run } => {
                 self.turn(*handle, run.state(), time);

@@ -48,10 +48,13 @@ pub enum Event {
         /// By whom, and what it is now.
         modified: Box<Modified>,
     },
-    /// The time of a reservation came, and all agents enforce it.
+    /// The time of a reservation came, and all agents have it.
     Started {
         /// Which.
         handle: Handle,
+        /// Nodes whose agents enforce none of it. Older records do not tell.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        unenforced: Vec<Name>,
     },
     /// Its time was over.
     Ended {
@@ -262,7 +265,7 @@ impl Event {
             Self::Granted { handle, .. }
             | Self::Refused { handle, .. }
             | Self::Modified { handle, .. }
-            | Self::Started { handle }
+            | Self::Started { handle, .. }
             | Self::Ended { handle }
             | Self::Finished { handle, .. }
             | Self::Cancelled { handle, .. }

@@ -111,6 +111,7 @@ impl Asked {
             refusal: self.refusal.as_deref().cloned(),
             replaces: None,
             waits: Some(Waits { place, until_unix_nanos: at.wall.saturating_add(left) }),
+            unenforced: Vec::new(),
             run: None,
             since_unix_nanos: self.since,
         }

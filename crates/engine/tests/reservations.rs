@@ -1284,3 +1284,36 @@ fn what_a_run_gives_back_says_how_that_ended() {
     world.connect_all();
     assert!(world.reserve("all", request(named(&["n1", "n2"]), 100, 0, 0, 10)).is_ok());
 }
+
+// Goal: nobody reads that something is enforced which is not, while it stands and later. Method: one of two agents enforces
+// nothing at first, and comes back as one that does; a record as older ledgers have it.
+#[test]
+fn what_nothing_enforces_is_told() {
+    let mut world = World::star(2);
+    world.agents[1].is_unenforced = true;
+    world.connect(1);
+    let handle = world.reserve("a", request(named(&["n1", "n2"]), 20, 0, 0, 100)).unwrap();
+    let seen = |world: &World| {
+        let recorded = &world.engine.book().reservations()[&handle];
+        assert_eq!(recorded.unenforced, Vec::<Name>::new(), "agents say it, and come and go");
+        world.engine.seen(recorded).unenforced.clone()
+    };
+    let second = vec!["n2".parse::<Name>().unwrap()];
+    assert_eq!(seen(&world), second);
+    let Some(Ok(Answer::Reservation(kept))) = world.call("ada", Call::Keep { handle }) else {
+        panic!("{handle} is not kept")
+    };
+    assert_eq!(kept.unenforced, second);
+    let started = world.record.iter().find(|(_, event)| event.kind() == "started").unwrap();
+    assert_eq!(started.1, Event::Started { handle, unenforced: second });
+    let before: Event = serde_json::from_str(r#"{"started":{"handle":"r1"}}"#).unwrap();
+    assert_eq!(before, Event::Started { handle, unenforced: Vec::new() });
+    world.agents[1].is_unenforced = false;
+    world.connect(1);
+    assert_eq!(seen(&world), Vec::<Name>::new());
+    world.agents[0].is_unenforced = true;
+    world.connect(0);
+    assert_eq!(seen(&world), ["n1".parse::<Name>().unwrap()]);
+    world.call("ada", Call::Cancel { handle }).unwrap().unwrap();
+    assert_eq!(seen(&world), Vec::<Name>::new(), "it is over");
+}

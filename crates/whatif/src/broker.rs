@@ -1,7 +1,7 @@
 //! The broker's real engine, with an agent on every node that does as it is told at once, as long as the node
 //! is there. That a node is gone the engine knows at once.
 
-use keeptime_engine::agents::Session;
+use keeptime_engine::agents::{Enforcement, Session};
 use keeptime_engine::policy::Policy as Limits;
 use keeptime_engine::{
     Answer, Call, CallError, Caller, Cluster, Engine, Event, Input, Moment, Output, Step, Ticket,
@@ -174,8 +174,9 @@ impl Broker {
 
     /// An agent that holds nothing.
     fn connect(&mut self, node: NodeIndex) {
-        let (session, refused, holding) = (self.session, BTreeSet::new(), vec![]);
-        self.settle(Input::Connected { node, session, refused, holding });
+        let enforcement = Enforcement::AllBut(BTreeSet::new());
+        let (session, holding) = (self.session, vec![]);
+        self.settle(Input::Connected { node, session, enforcement, holding });
     }
 
     /// One input, and what follows.
@@ -200,7 +201,7 @@ impl Broker {
             let Step { events, outputs, .. } = self.engine.step(moment(self.now), input);
             for event in events {
                 match event {
-                    Event::Started { handle } => self.begun.push(handle),
+                    Event::Started { handle, .. } => self.begun.push(handle),
                     Event::Lost { handle, .. } => self.lost.push(handle),
                     Event::Modified { handle, .. } => self.changed.push(handle),
                     _ => {}

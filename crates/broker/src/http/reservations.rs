@@ -84,7 +84,8 @@ pub async fn show(
     Of(handle): Of,
 ) -> Result<Response, Rejection> {
     let find = move |engine: &Engine| {
-        let recorded = engine.book().reservations().get(&handle).cloned();
+        let recorded = engine.book().reservations().get(&handle);
+        let recorded = recorded.map(|recorded| engine.seen(recorded));
         recorded.or_else(|| engine.who_waits().find(|waits| waits.handle == handle).map(Arc::new))
     };
     match shared.core.read(find).await? {
@@ -290,7 +291,7 @@ fn select(engine: &Engine, filter: &Filter, limit: usize) -> Listing {
     for reservation in all.by_ref().take(LOOK_AT_MAX) {
         last = Some(reservation.handle);
         if is_wanted(filter, &reservation) {
-            reservations.push(reservation);
+            reservations.push(engine.seen(&reservation));
         }
         if reservations.len() == limit {
             break;

@@ -382,7 +382,8 @@ fn describe(reservation: &Reservation) -> String {
         Some(_) => waiting::words(reservation, &in_local_time),
         None => {
             let when = times::show_span(from, until, &TimeZone::system());
-            format!("{when}: {}", describe_what(reservation))
+            let unenforced = words::unenforced(reservation).map(|words| format!("; {words}"));
+            format!("{when}: {}{}", describe_what(reservation), unenforced.unwrap_or_default())
         }
     };
     let name = reservation.request.name.as_ref().map(|name| format!(" for {name}"));

@@ -1,15 +1,14 @@
 //! From an offer to a grant, or back: what agents answer, and what happens when they go.
 
 use super::{Engine, Output, Ticket, Timeout, outline};
-use crate::agents::Session;
+use crate::agents::{Enforcement, Session};
 use crate::call::{Answer, CallError, Reason, Refusal};
 use crate::event::{Event, Granted, Modified, Refused};
 use crate::offers::{Kind, Offer, Proposal};
 use keeptime_model::assignment::Assignment;
-use keeptime_model::capability::Guarantee;
 use keeptime_model::reservation::{Handle, State};
 use keeptime_model::topology::NodeIndex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 impl Engine {
     pub(super) fn answered(&mut self, node: NodeIndex, number: u64, refusal: Option<String>) {
@@ -226,10 +225,10 @@ impl Engine {
         &mut self,
         node: NodeIndex,
         session: Session,
-        refused: BTreeSet<Guarantee>,
+        enforcement: Enforcement,
         holding: Vec<Assignment>,
     ) {
-        self.agents.refuses(node, refused);
+        self.agents.enforces(node, enforcement);
         let (sent, agreed) = self.agents.connected(node, session, holding, self.moment());
         sent.into_iter().for_each(|sent| self.send(Some(sent)));
         self.timeouts.insert((self.agents.lease_ends(node), Timeout::Lease(node)));

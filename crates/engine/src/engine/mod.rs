@@ -16,8 +16,8 @@ mod restart;
 mod sharing;
 mod sites;
 
-use crate::agents::{Agents, Order, Sent, Session};
-use crate::book::Book;
+use crate::agents::{Agents, Enforcement, Order, Sent, Session};
+use crate::book::{Book, Reservation};
 use crate::call::{Answer, Call, CallError, Caller};
 use crate::cluster::{Cluster, Resource};
 use crate::event::Event;
@@ -28,7 +28,7 @@ use crate::spare::Spare;
 use crate::turns::Turns;
 use keeptime_calendar::{Calendar, ResourceId, Span};
 use keeptime_model::assignment::Assignment;
-use keeptime_model::capability::Guarantee;
+use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, UserName};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
@@ -70,8 +70,8 @@ pub enum Input {
         node: NodeIndex,
         /// This connection.
         session: Session,
-        /// What it refuses, since it could not enforce it.
-        refused: BTreeSet<Guarantee>,
+        /// What it does with what it is told.
+        enforcement: Enforcement,
         /// All that it enforces, or will.
         holding: Vec<Assignment>,
     },
@@ -324,8 +324,8 @@ impl Engine {
         let is_call = matches!(input, Input::Call { .. });
         match input {
             Input::Call { ticket, caller, call } => self.call(ticket, &caller, *call),
-            Input::Connected { node, session, refused, holding } => {
-                self.connected(node, session, refused, holding);
+            Input::Connected { node, session, enforcement, holding } => {
+                self.connected(node, session, enforcement, holding);
             }
             Input::Heard { node, session } => {
                 self.agents.heard(node, session, self.moment());
@@ -465,6 +465,28 @@ impl Engine {
         Some(Answer::Reservation(Arc::clone(found)))
     }
 
+    /// A reservation with what is not recorded of it: on which of its nodes nothing enforces it now.
+    pub fn seen(&self, recorded: &Arc<Reservation>) -> Arc<Reservation> {
+        let unenforced = match recorded.state.is_live() {
+            true => self.unenforced(recorded.nodes()),
+            false => Vec::new(),
+        };
+        if unenforced.is_empty() {
+            return Arc::clone(recorded);
+        }
+        Arc::new(Reservation { unenforced, ..Reservation::clone(recorded) })
+    }
+
+    /// Those of `nodes` whose agents take what they are told and enforce none of it.
+    fn unenforced(&self, nodes: &[Name]) -> Vec<Name> {
+        let all = self.agents.unenforced();
+        let is_one = |name: &&Name| self.cluster.node(name).is_ok_and(|node| all.contains(&node));
+        match all.is_empty() {
+            true => Vec::new(),
+            false => nodes.iter().filter(is_one).cloned().collect(),
+        }
+    }
+
     fn is_live(&self, handle: Handle) -> bool {
         self.book.reservations().get(&handle).is_some_and(|found| found.state.is_live())
     }
@@ -513,14 +535,14 @@ impl Engine {
     }
 
     /// What a step says of a reservation is what it has become by the end of that step: one that was granted and then made
-    /// slower for another is told as it is recorded.
+    /// slower for another is told as it is recorded, and seen.
     fn bring_up_to_date(&self, outputs: &mut [Output]) {
         for output in outputs {
             let Output::Answer { answer: Ok(Answer::Reservation(told)), .. } = output else {
                 continue;
             };
             if let Some(now) = self.book.reservations().get(&told.handle) {
-                *told = Arc::clone(now);
+                *told = self.seen(now);
             }
         }
     }

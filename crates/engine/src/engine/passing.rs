@@ -127,7 +127,9 @@ impl Engine {
         if self.has_to_wait(handle) {
             self.held_up.insert(handle);
         } else {
-            self.record(Event::Started { handle });
+            let found = self.book.reservations().get(&handle);
+            let unenforced = found.map(|found| self.unenforced(found.nodes())).unwrap_or_default();
+            self.record(Event::Started { handle, unenforced });
             self.take_spare_anew(handle);
             self.faster_soon();
         }

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "tests; each uses a part")]
 
-use keeptime_engine::agents::{Act, Order, Session};
+use keeptime_engine::agents::{Act, Enforcement, Order, Session};
 use keeptime_engine::book::Snapshot;
 use keeptime_engine::{
     Answer, Call, CallError, Caller, Cluster, Engine, Event, Input, Moment, Output, Policy,
@@ -41,6 +41,8 @@ pub struct Agent {
     pub session: Option<Session>,
     /// What it says that it cannot enforce.
     pub refused: BTreeSet<Guarantee>,
+    /// It takes all that it is told and enforces nothing.
+    pub is_unenforced: bool,
     pub holding: BTreeMap<Name, Assignment>,
     pub inbox: VecDeque<Order>,
 }
@@ -142,8 +144,12 @@ impl World {
         let now = self.now;
         agent.holding.retain(|_, assignment| assignment.until_unix_nanos > now);
         let holding = agent.holding.values().cloned().collect();
-        let refused = self.agents[node as usize].refused.clone();
-        self.input(Input::Connected { node: NodeIndex(node), session, refused, holding });
+        let agent = &self.agents[node as usize];
+        let enforcement = match agent.is_unenforced {
+            true => Enforcement::Nothing,
+            false => Enforcement::AllBut(agent.refused.clone()),
+        };
+        self.input(Input::Connected { node: NodeIndex(node), session, enforcement, holding });
     }
 
     pub fn disconnect(&mut self, node: u32) {
@@ -173,7 +179,8 @@ impl World {
                 Output::Answer { ticket, answer } => {
                     if let Ok(Answer::Reservation(told)) = &answer {
                         let recorded = self.engine.book().reservations().get(&told.handle);
-                        assert_eq!(recorded, Some(told), "told as it is recorded");
+                        let seen = recorded.map(|found| self.engine.seen(found));
+                        assert_eq!(seen.as_ref(), Some(told), "told as it is recorded");
                     }
                     self.answers.insert(ticket.0, answer.map_err(|error| *error));
                 }

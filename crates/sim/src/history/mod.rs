@@ -181,7 +181,7 @@ impl History {
             Event::Granted { handle, granted } => self.granted(time, *handle, granted),
             Event::Refused { handle, refused } => self.refused(time, *handle, refused),
             Event::Modified { handle, modified } => self.modified(time, *handle, modified),
-            Event::Started { handle } => self.started(time, *handle),
+            Event::Started { handle, .. } => self.started(time, *handle),
             Event::Ended { handle } => {
                 let found = self.live(*handle)?;
                 ensure(found.until_unix_nanos.is_some_and(|until| until <= time), "too early")?;
@@ -241,6 +241,7 @@ impl History {
             refusal: None,
             replaces: granted.replaces,
             waits: None,
+            unenforced: Vec::new(),
             run: None,
             since_unix_nanos: time,
         });
@@ -269,6 +270,7 @@ impl History {
             refusal: Some(refusal.clone()),
             replaces: None,
             waits: None,
+            unenforced: Vec::new(),
             run: None,
             since_unix_nanos: time,
         });

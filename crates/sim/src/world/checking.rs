@@ -50,7 +50,7 @@ impl World {
     pub(super) fn check_room(&self, step: &Step) -> Result<(), Violation> {
         let Some(broker) = &self.broker else { return Ok(()) };
         let begun = step.events.iter().filter_map(|event| match event {
-            Event::Started { handle } | Event::Modified { handle, .. } => Some(*handle),
+            Event::Started { handle, .. } | Event::Modified { handle, .. } => Some(*handle),
             _ => None,
         });
         for handle in begun {

@@ -7,7 +7,7 @@ use crate::Violation;
 use crate::broker::Broker;
 use crate::network::{ConnectionId, End};
 use crate::seams::Passage;
-use keeptime_engine::agents::{Order, Session};
+use keeptime_engine::agents::{Enforcement, Order, Session};
 use keeptime_engine::{Answer, CallError, Input, Moment, Output, Step, Ticket};
 use keeptime_ledger::{Fault, LedgerError};
 use keeptime_model::topology::NodeIndex;
@@ -250,8 +250,8 @@ impl World {
                     broker.lose(former);
                     self.close(former, End::Broker);
                 }
-                let refused = BTreeSet::new();
-                Input::Connected { node: index, session, refused, holding }
+                let enforcement = Enforcement::AllBut(BTreeSet::new());
+                Input::Connected { node: index, session, enforcement, holding }
             }
             FromAgent::HungUp => return self.lost(connection),
             FromAgent::Beat => {

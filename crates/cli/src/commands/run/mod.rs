@@ -42,6 +42,9 @@ struct Outcome<'a> {
     decision: Option<serde_json::Value>,
     reservation: Option<Handle>,
     reserved: bool,
+    /// Nodes that enforced none of it.
+    #[serde(skip_serializing_if = "<[Name]>::is_empty")]
+    unenforced: &'a [Name],
     actual_nanos: Option<u64>,
     /// From when it was asked for to when it began, or was refused, where it might wait.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -322,6 +325,7 @@ fn tell_outcome(
             decision: decision.map(named).transpose()?,
             reservation: Some(hold.handle()),
             reserved,
+            unenforced: hold.unenforced(),
             actual_nanos: Some(ran.time.get()),
             waited_nanos: waited.map(Nanos::get),
             refusal: None,
@@ -346,6 +350,7 @@ fn tell_refusal(
             decision: Some(named::decision(decision, session.cluster.topology())?),
             reservation: None,
             reserved: false,
+            unenforced: &[],
             actual_nanos: None,
             waited_nanos: waited.map(Nanos::get),
             refusal,
