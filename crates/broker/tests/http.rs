@@ -476,11 +476,16 @@ fn a_broker_that_comes_back_has_everything_and_agents_do_not_notice() {
     assert_eq!(world.jobs(1), ["r1"], "without a broker it goes on");
     assert!(client.reservation(granted.handle).unwrap_err().is_retryable());
     world.start();
+    assert!(idle.nodes(None).is_ok(), "that its connection was closed meanwhile is not its matter");
+    let known = |reservation: &Reservation| Reservation {
+        // Before they are there, agents have not said again what they enforce.
+        unenforced: reservation.unenforced.clone(),
+        ..client.reservation(reservation.handle).unwrap()
+    };
+    assert_eq!((known(&granted), known(&later)), (granted.clone(), later.clone()));
+    world.wait_until_all_are_there();
     assert_eq!(client.reservation(granted.handle).unwrap(), granted);
     assert_eq!(client.reservation(later.handle).unwrap(), later);
-    assert!(idle.nodes(None).is_ok(), "that its connection was closed meanwhile is not its matter");
-    world.wait_until_all_are_there();
-    assert_eq!(client.reservation(granted.handle).unwrap().state, State::Active);
     assert_eq!(world.jobs(2), ["r1"]);
     let again = client.reserve("k".parse().unwrap(), request(2, 40, 10, 600)).unwrap();
     assert_eq!(again.handle, granted.handle, "keys outlast the broker");
@@ -500,6 +505,7 @@ fn a_mechanism_comes_to_the_agent_and_outlasts_the_broker() {
     assert_eq!(told, [cpu_mechanism]);
     world.stop();
     world.start();
+    world.wait_until_all_are_there();
     assert_eq!(client.reservation(granted.handle).unwrap(), granted);
 }
 

@@ -490,6 +490,37 @@ mod tests {
         assert_eq!(some(984), told("... 984 records are left out here"));
     }
 
+    // Goal: one line has what an operator looks for: that it waits and for what, that nothing enforces it, how it ended.
+    #[test]
+    fn a_line_says_how_it_stands() {
+        let described = |state: &str, more: serde_json::Value| {
+            let resources = serde_json::json!({ "nodes": { "any": 1 } });
+            let mut reservation = serde_json::json!({
+                "handle": "r1", "owner": "ada", "key": "k", "state": state,
+                "request": { "ask": { "resources": resources }, "name": "solver" },
+                "from_unix_nanos": 0, "since_unix_nanos": 0,
+            });
+            let all = reservation.as_object_mut().unwrap();
+            all.extend(more.as_object().unwrap().clone());
+            describe(&serde_json::from_value(reservation).unwrap())
+        };
+        let grant =
+            serde_json::json!({ "nodes": ["n1"], "cpu_ppm": 100_000, "bits_per_second": 0 });
+        let unenforced = serde_json::json!({ "grant": grant, "unenforced": ["n1"] });
+        let told = described("active", unenforced);
+        assert!(told.starts_with("r1 active, ada for solver, "), "{told}");
+        assert!(told.ends_with(": n1, 10 % of a CPU each; not enforced on n1: CPU"), "{told}");
+        let failed = serde_json::json!({ "grant": grant, "run": { "exit-code": 3 } });
+        let told = described("failed", failed);
+        assert!(told.starts_with("r1 failed (exit code 3), ada for solver, "), "{told}");
+        let waits = serde_json::json!({ "place": 2, "until_unix_nanos": 1 });
+        let refusal = serde_json::json!({ "reason": { "nodes-away": ["n1"] } });
+        let told = described("waiting", serde_json::json!({ "waits": waits, "refusal": refusal }));
+        assert!(told.starts_with("r1 waiting, ada for solver, place 2 in line, until "), "{told}");
+        let short = " at the most: the agents of these nodes are not connected: n1";
+        assert!(told.ends_with(short), "{told}");
+    }
+
     #[test]
     fn a_refusal_says_how_long_it_waited_where_it_might() {
         let problem = Problem {
