@@ -173,6 +173,9 @@ mod tests {
             grant: None,
             refusal: None,
             replaces: None,
+            waits: None,
+            unenforced: Vec::new(),
+            run: None,
             since_unix_nanos: at(0),
         }
     }
