@@ -13,7 +13,6 @@ use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, Request, State};
 use keeptime_model::run_end::RunEnd;
 use keeptime_model::units::{CpuPpm, Nanos};
-use std::cell::Cell;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::thread::JoinHandle;
@@ -39,7 +38,7 @@ pub struct Hold {
     seen: Arc<Mutex<Seen>>,
     unenforced: Vec<Name>,
     /// How its last run ended; nothing while there was none, or if that was told to stop.
-    run: Cell<Option<RunEnd>>,
+    run: Mutex<Option<RunEnd>>,
     /// Closing it ends the signs of life.
     signs: Option<(Sender<()>, JoinHandle<()>)>,
 }
@@ -122,7 +121,7 @@ impl Hold {
         if let Some(words) = words::unenforced(held) {
             TOLD.call_once(|| eprintln!("keeptime: {handle}: {words}"));
         }
-        let (seen, run) = (Arc::default(), Cell::default());
+        let (seen, run) = (Arc::default(), Mutex::default());
         let mut hold = Self { handle, is_lent, broker, seen, unenforced, run, signs: None };
         hold.signs = Some(hold.give_signs(cluster.broker()?));
         Ok(hold)
@@ -172,7 +171,7 @@ impl Hold {
 
     /// A run with it has ended; nothing if it was told to stop: what is given back after that was cancelled.
     pub fn ran(&self, end: Option<RunEnd>) {
-        self.run.set(end);
+        *self.run.lock().unwrap_or_else(PoisonError::into_inner) = end;
     }
 
     /// On a connection of its own: other calls may take long.
@@ -236,7 +235,8 @@ impl Drop for Hold {
         }
         if !self.is_lent {
             // If the broker cannot be reached, the lease runs out instead.
-            let _ = match self.run.get() {
+            let run = *self.run.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = match run {
                 Some(end) => self.broker.finish(self.handle, end),
                 None => self.broker.cancel(self.handle),
             };
