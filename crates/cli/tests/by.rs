@@ -141,7 +141,7 @@ fn a_run_that_has_time_is_slower_for_one_that_is_urgent() {
     for expected in [
         "from now on, 15 % until now",
         "r2: 15 % of each node's CPU from now on",
-        "before it has to be",
+        "before its deadline",
     ] {
         assert!(text.contains(expected), "{text} should contain {expected}");
     }
@@ -202,7 +202,7 @@ fn a_run_that_is_to_begin_later_begins_when_there_is_room() {
     let told: Vec<_> = lines.map(|line| line.unwrap()).collect();
     assert!(run.wait().unwrap().success(), "{told:?}");
     let has = |words: &str| told.iter().any(|line| line.contains(words));
-    assert!(has("there is room, so it begins") && has("before it has to be"), "{told:?}");
+    assert!(has("there is room, so it begins") && has("before its deadline"), "{told:?}");
     let found: Value = serde_json::from_str(&world.run(&["show", "r2", "--json"], 0)).unwrap();
     assert!(nanos(&found["from_unix_nanos"]) < nanos(&all["until_unix_nanos"]), "{found}");
 }
@@ -225,7 +225,7 @@ fn a_run_that_may_wait_is_run_all_the_same() {
     let told: Vec<_> = lines.map(|line| line.unwrap()).collect();
     assert!(run.wait().unwrap().success(), "{told:?}");
     assert!(!told.iter().any(|line| line.contains("promised nothing")), "{told:?}");
-    assert!(told.iter().any(|line| line.contains("before it has to be")), "{told:?}");
+    assert!(told.iter().any(|line| line.contains("before its deadline")), "{told:?}");
 }
 
 // Goal: who is told to stop while it waits was not refused, and says so.

@@ -498,7 +498,7 @@ fn runs_are_paced_deferred_and_steered_over_ssh() {
     assert!(steady.contains("actual: ") && !steady.contains("cannot be held"), "{steady}");
     let run = ["run", "say.toml", "--profile", "ada/say.json"];
     let by = far.keeptime("ada", &[&run[..], &["--by", "+120s", "--takes", "20s"]].concat(), 0);
-    assert!(by.contains("rank 60001 n2") && by.contains("before it has to be"), "{by}");
+    assert!(by.contains("rank 60001 n2") && by.contains("before its deadline"), "{by}");
     far.wait_until_given_back();
 
     fs::write(far.at("work.toml"), application_text(WORK, "600 s", 15)).unwrap();

@@ -63,7 +63,7 @@ fn a_goal_is_kept_and_told_or_refused_with_what_would_be_admitted() {
     assert_eq!(told["reserved"], true);
     let text = run(&["--within", "1s"]);
     assert_code(&text, 0);
-    assert!(said(&text).contains("promised: ") && said(&text).contains("actual: 0.500 s"));
+    assert!(said(&text).contains("promised: ") && said(&text).contains("actual: 500 ms"));
 
     let unprotected = run(&["--within", "1s", "--unprotected", "--json"]);
     assert_code(&unprotected, 0);
@@ -292,10 +292,10 @@ fn a_run_does_not_notice_a_broker_that_is_killed_and_comes_back() {
     world.start_broker();
     let output = run.wait_with_output().unwrap();
     assert_code(&output, 0);
-    assert!(said(&output).contains("actual: 0.500 s"), "{}", said(&output));
+    assert!(said(&output).contains("actual: 500 ms"), "{}", said(&output));
     wait("the end of it", PATIENCE, || world.jobs().is_empty());
     let why = said(&world.keeptime(&["why", "r1"]).output().unwrap());
-    for word in ["granted to root", "a run with it took 0.500 s", "done: its run is over"] {
+    for word in ["granted to root", "a run with it took 500 ms", "done: its run is over"] {
         assert!(why.contains(word), "{word} in {why}");
     }
 }

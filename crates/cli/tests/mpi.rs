@@ -184,7 +184,7 @@ fn an_attribute_becomes_flows_on_every_node_and_goes_with_the_program() {
         let why = world.keeptime(&["why", "r1"]).output().unwrap();
         let why = world::said(&why);
         assert_eq!(why.matches("changed by root").count(), 2, "one change there, one back: {why}");
-        assert!(why.contains("for its program beside: n1 > n2 10.561513 Mbit/s premium"), "{why}");
+        assert!(why.contains("for its program beside: n1 > n2 10.6 Mbit/s premium"), "{why}");
     }
 }
 
