@@ -289,7 +289,7 @@ fn less_of_the_resources_is_offered_at_the_same_time() {
     assert_eq!(offers(&mut world, "c", five(30)), ["4 nodes"], "three flows on each link");
     // Four flows on each link, where three fit: one node less, or as much as the links hold.
     let wide = request(NodeChoice::Any(4), 10, 34, 1_000, 100);
-    assert_eq!(offers(&mut world, "d", wide), ["3 nodes", "33.333 Mbit/s for each flow"]);
+    assert_eq!(offers(&mut world, "d", wide), ["3 nodes", "33.3 Mbit/s for each flow"]);
     let named_wide = request(named(&["n3", "n4"]), 10, 101, 1_000, 100);
     assert_eq!(offers(&mut world, "e", named_wide), ["100 Mbit/s for each flow"]);
     // Less bandwidth is no help where CPU is short, nor where a node does not exist for it.
