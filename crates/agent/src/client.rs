@@ -246,8 +246,7 @@ impl Client {
 
     fn exchange(&mut self, request: &Request) -> io::Result<Response> {
         lines::say(self.stream.get_mut(), request).map_err(as_late)?;
-        let answer = lines::next(&mut self.stream, LINE_BYTES_MAX).map_err(as_late)?;
-        Ok(serde_json::from_slice(&answer)?)
+        lines::hear(&mut self.stream, LINE_BYTES_MAX).map_err(as_late)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is said line by line, whole and within a bound: on an agent's socket, to the broker, and within a run.
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::io::{self, BufRead, ErrorKind, Read, Write};
 
 /// Says `value` in one line of JSON.
@@ -34,16 +35,22 @@ pub fn go_on(from: &mut impl BufRead, begun: &mut Vec<u8>, most: u64) -> io::Res
     }
 }
 
-/// The next line, its end included.
+/// The next line, its end included; nothing where nobody says anything any more.
 ///
 /// # Errors
-/// As [`go_on`]; [`ErrorKind::UnexpectedEof`] also where nobody says anything any more.
-pub fn next(from: &mut impl BufRead, most: u64) -> io::Result<Vec<u8>> {
+/// As [`go_on`].
+pub fn next(from: &mut impl BufRead, most: u64) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
-    match go_on(from, &mut line, most)? {
-        true => Ok(line),
-        false => Err(ErrorKind::UnexpectedEof.into()),
-    }
+    Ok(go_on(from, &mut line, most)?.then_some(line))
+}
+
+/// What the next line says.
+///
+/// # Errors
+/// As [`next`]; [`ErrorKind::UnexpectedEof`] also where there is none, and what is wrong where it says something else.
+pub fn hear<T: DeserializeOwned>(from: &mut impl BufRead, most: u64) -> io::Result<T> {
+    let line = next(from, most)?.ok_or(ErrorKind::UnexpectedEof)?;
+    Ok(serde_json::from_slice(&line)?)
 }
 
 /// Whether it was only not said in time.
@@ -61,12 +68,14 @@ mod tests {
             let mut from = text.as_bytes();
             next(&mut from, most).map_err(|error| error.kind())
         };
-        assert_eq!(next("one\ntwo\n", 4).unwrap(), b"one\n");
-        assert_eq!(next("\n", 4).unwrap(), b"\n");
+        assert_eq!(next("one\ntwo\n", 4).unwrap().unwrap(), b"one\n");
+        assert_eq!(next("\n", 4).unwrap().unwrap(), b"\n");
         assert_eq!(next("four\n", 4), Err(ErrorKind::InvalidData));
         assert_eq!(next("on", 4), Err(ErrorKind::UnexpectedEof));
-        assert_eq!(next("", 4), Err(ErrorKind::UnexpectedEof));
-        let mut begun = Vec::new();
-        assert!(!go_on(&mut "".as_bytes(), &mut begun, 4).unwrap());
+        assert_eq!(next("", 4), Ok(None));
+        let heard = |text: &str| hear::<u32>(&mut text.as_bytes(), 4).map_err(|error| error.kind());
+        assert_eq!(heard("42\n"), Ok(42));
+        assert_eq!(heard(""), Err(ErrorKind::UnexpectedEof));
+        assert_eq!(heard("one\n"), Err(ErrorKind::InvalidData));
     }
 }

@@ -101,7 +101,7 @@ fn a_holder_keeps_what_it_has_by_saying_that_it_lives() {
     assert_eq!(last.text, "given back: its holder went away");
     client.report(kept, Nanos::from_millis(1_500)).unwrap();
     let last = client.history(kept).unwrap().records.pop().unwrap();
-    assert_eq!(last.text, "a run with it took 1.500 s");
+    assert_eq!(last.text, "a run with it took 1.5 s");
     let run = RunEnd::ExitCode(3.try_into().unwrap());
     let over = client.finish(kept, run).unwrap();
     assert_eq!((over.state, over.run), (State::Failed, Some(run)));

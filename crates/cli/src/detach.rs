@@ -266,9 +266,7 @@ fn hear(connection: &UnixStream, stopped: &dyn Fn() -> bool) -> Result<Option<Go
     }
     let line = lines::next(&mut BufReader::new(connection), LINE_BYTES_MAX)
         .context("the run does not say what came of it")?;
-    if line.is_empty() {
-        return Ok(None);
-    }
+    let Some(line) = line else { return Ok(None) };
     // Whoever interrupts just before it is told that it goes on does not want that.
     if stopped() {
         hang_up().context("cannot tell the run to end")?;

@@ -235,10 +235,10 @@ mod tests {
             time_nanos: Nanos::from_millis(980),
         };
         let all = [of(Preference::Cheapest, 1, "256"), of(Preference::Best, 2, "512")];
-        let expected = "less would do: size 256 on 1 node, 19.4 Mbit/s for each flow, in 0.980 s \
+        let expected = "less would do: size 256 on 1 node, 19.4 Mbit/s for each flow, in 980 ms \
                         (--prefer cheapest)\n\
                         better parameters would do: size 512 on 2 nodes, 19.4 Mbit/s for each flow, \
-                        in 0.980 s (--prefer best)\n";
+                        in 980 ms (--prefer best)\n";
         assert_eq!(instead(&all), expected);
         assert_eq!(instead(&[]), "");
     }

@@ -121,7 +121,7 @@ fn a_run_begins_anew_where_its_reservation_is_moved_to() {
     let output = running.wait_with_output().unwrap();
     assert_code(&output, 0);
     let (told, lost) = (said(&output), format!("lost: {gone} went away"));
-    for words in [lost.as_str(), "begins anew as r2", "actual: 0.500 s"] {
+    for words in [lost.as_str(), "begins anew as r2", "actual: 500 ms"] {
         assert!(told.contains(words), "{words} in {told}");
     }
     drop(hung);
@@ -142,7 +142,7 @@ fn lost_before_it_began(world: &World, mut run: Command) -> String {
     let output = run.wait_with_output().unwrap();
     assert_code(&output, 0);
     let lost = format!("{handle} was lost before it began");
-    for words in [lost.as_str(), "begins anew as r", "actual: 0.500 s"] {
+    for words in [lost.as_str(), "begins anew as r", "actual: 500 ms"] {
         assert!(told.contains(words), "{words} in {told}");
     }
     handle

@@ -180,7 +180,7 @@ fn a_profile_goes_on_with_what_the_links_can_promise() {
     };
     let file = world.directory.path().join("say.json");
     let read = || -> Profile { serde_json::from_slice(&fs::read(&file).unwrap()).unwrap() };
-    let beside = measure(&[], 64);
+    let beside = measure(&[], 1);
     assert!(beside.contains("the grid is what idle links can promise, "), "{beside}");
     assert!(!file.exists());
     world.run(&["cancel", "r1"], 0);
@@ -201,7 +201,7 @@ fn a_profile_goes_on_with_what_the_links_can_promise() {
     assert!(other.contains("another grid of bandwidths"), "{other}");
     assert!(other.contains("and not 10 Mbit/s, 20 Mbit/s"), "{other}");
     world.run(&[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
-    let beside = measure(&[], 64);
+    let beside = measure(&[], 1);
     assert!(beside.contains("its grid of bandwidths is "), "{beside}");
 }
 

@@ -14,8 +14,11 @@
 //!
 //! ```no_run
 //! use keeptime_lab::{Exec, Labs, Spec};
+//! use keeptime_model::units::{BitsPerSecond, CpuPpm};
 //! let labs = Labs::of_this_user();
-//! let lab = labs.up(&Spec::default_star("demo".parse().unwrap())).unwrap();
+//! let (rate, cpu) = (BitsPerSecond::from_mbit(100), CpuPpm::from_percent(40));
+//! let spec = Spec::star("demo".parse().unwrap(), 4, rate, cpu).unwrap();
+//! let lab = labs.up(&spec).unwrap();
 //! let ended = lab.exec(Exec::new("n1", ["ping", "-c1", "n2"])).unwrap();
 //! assert!(ended.success());
 //! labs.down(lab.name()).unwrap();

@@ -147,10 +147,7 @@ impl<R: BufRead, W: Write> Holder<R, W> {
     /// What it says next; nothing once it is gone.
     fn hear<T: DeserializeOwned>(&self) -> io::Result<Option<T>> {
         let line = lines::next(&mut self.0.borrow_mut().from, LINE_BYTES_MAX)?;
-        if line.is_empty() {
-            return Ok(None);
-        }
-        Ok(Some(serde_json::from_slice(&line)?))
+        Ok(line.map(|line| serde_json::from_slice(&line)).transpose()?)
     }
 
     fn say(&self, said: &Said) -> io::Result<()> {

@@ -146,7 +146,8 @@ fn converse(stream: UnixStream, answer: &impl Fn(Asked) -> Answer) -> io::Result
     stream.set_read_timeout(Some(SAID_WITHIN))?;
     stream.set_write_timeout(Some(SAID_WITHIN))?;
     let mut stream = BufReader::new(stream);
-    let answer = match serde_json::from_slice(&lines::next(&mut stream, LINE_BYTES_MAX)?) {
+    let Some(line) = lines::next(&mut stream, LINE_BYTES_MAX)? else { return Ok(()) };
+    let answer = match serde_json::from_slice(&line) {
         Ok(asked) => answer(asked),
         Err(error) => Answer::Refused { reason: format!("not a request: {error}") },
     };
@@ -222,7 +223,7 @@ fn ask_at(path: &Path, asked: Asked) -> io::Result<Answer> {
     stream.set_read_timeout(Some(ANSWER_WITHIN))?;
     stream.set_write_timeout(Some(SAID_WITHIN))?;
     lines::say(&mut stream, &asked)?;
-    Ok(serde_json::from_slice(&lines::next(&mut BufReader::new(stream), LINE_BYTES_MAX)?)?)
+    lines::hear(&mut BufReader::new(stream), LINE_BYTES_MAX)
 }
 
 /// A view of a job on as many nodes as there can be fits.
@@ -302,7 +303,7 @@ mod tests {
         // Nonsense, and one who says nothing and goes, are in nobody's way.
         let mut stream = UnixStream::connect(&path).unwrap();
         stream.write_all(b"{\"set\": {\"target_ppm\": 2000000}}\n").unwrap();
-        let said = lines::next(&mut BufReader::new(stream), LINE_BYTES_MAX).unwrap();
+        let said = lines::next(&mut BufReader::new(stream), LINE_BYTES_MAX).unwrap().unwrap();
         let said = String::from_utf8(said).unwrap();
         assert!(said.contains("not a request") && said.contains("1000000"), "{said}");
         drop(UnixStream::connect(&path).unwrap());

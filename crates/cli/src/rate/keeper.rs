@@ -168,7 +168,7 @@ impl Running {
     }
 
     fn hear(&mut self) -> io::Result<Said> {
-        Ok(serde_json::from_slice(&lines::next(&mut self.line, LINE_BYTES_MAX)?)?)
+        lines::hear(&mut self.line, LINE_BYTES_MAX)
     }
 }
 
