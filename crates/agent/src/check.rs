@@ -100,12 +100,11 @@ fn certificates(config: &Config, place: &BrokerTls, checked: &mut Checked) {
 fn in_time(facts: Option<&Facts>, place: &BrokerTls, now: WallTime) -> Result<String, String> {
     let path = place.certificate.display();
     let Some(facts) = facts else { return Err(format!("{path} has no certificate")) };
-    let (from, until) = (facts.validity.from, facts.validity.until);
-    if now < from || now > until {
-        let (from, until) = (dates::show(from), dates::show(until));
-        return Err(format!("{path} holds from {from} until {until}, and not now"));
+    if let Some(problem) = facts.validity.problem(now) {
+        return Err(format!("the certificate {path} {problem}"));
     }
-    Ok(format!("certificate {path}: {}, until {}", facts.subject, dates::show(until)))
+    let until = dates::show(facts.validity.until);
+    Ok(format!("certificate {path}: {}, until {until}", facts.subject))
 }
 
 /// In parts per million.

@@ -12,6 +12,7 @@ pub fn say(to: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');
     to.write_all(&line)?;
+    // What was taken may not have left yet.
     to.flush()
 }
 

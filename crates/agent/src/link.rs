@@ -300,13 +300,9 @@ impl Outgoing {
 
     /// Says it now.
     pub fn say(&self, said: &FromAgent) -> io::Result<()> {
-        let mut line = serde_json::to_vec(said)?;
-        line.push(b'\n');
         let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // A line that was begun and not ended ends the connection, whoever comes next.
-        stream.write_all(&line)?;
-        // What was taken may not have left yet.
-        stream.flush()
+        lines::say(&mut *stream, said)
     }
 }
 

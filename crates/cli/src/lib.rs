@@ -21,6 +21,7 @@ pub mod brokers;
 pub mod certificates;
 pub mod chart;
 pub mod cluster;
+pub mod columns;
 pub mod commands;
 pub mod demo;
 pub mod detach;

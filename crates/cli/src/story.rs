@@ -43,7 +43,7 @@ pub fn instead(all: &[Instead]) -> String {
             false => parameters(&instead.parameters) + " ",
         };
         let nodes = if *nodes == 1 { "1 node".into() } else { format!("{nodes} nodes") };
-        let time = seconds(time_nanos.as_secs_f64());
+        let time = time_nanos.rounded();
         format!(
             "{what} would do: {parameters}on {nodes}, {bandwidth_bits_per_second} for each flow, in {time} \
              (--prefer {prefer})\n"

@@ -2,6 +2,7 @@
 
 use super::{Ending, Session, print_json};
 use crate::arguments::ProfileArguments;
+use crate::columns::{Side, aligned};
 use crate::load::Flood;
 use crate::profiler::{Effort, Extent, NotNow, Order, lock, measure, places, rate_promised};
 use crate::{files, interrupt, story};
@@ -176,9 +177,14 @@ fn table(fitted: &FittedProfile, profile: &Profile, known: &[f64]) -> String {
             },
         ]);
     }
-    aligned(&rows)
+    let sides = std::array::from_fn(|column| match column {
+        0 | LAST => Side::Left,
+        _ => Side::Right,
+    });
+    aligned(&rows, sides)
 }
 
+const LAST: usize = HEADINGS.len() - 1;
 const HEADINGS: [&str; 10] = [
     "curve",
     "nodes",
@@ -191,21 +197,6 @@ const HEADINGS: [&str; 10] = [
     "so many",
     "times by",
 ];
-
-/// Columns as wide as what is in them, with two spaces between: the first and the last begin at the left, the others end at
-/// the right.
-fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let line = |row: &[String; COLUMNS]| {
-        let cells = row.iter().enumerate().map(|(column, cell)| match column {
-            0 => format!("{cell:<0$}", width(column)),
-            last if last + 1 == COLUMNS => cell.clone(),
-            _ => format!("{cell:>0$}", width(column)),
-        });
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(line).collect()
-}
 
 /// By how much any time of a curve may be off, as a part of it; infinite where there is one point.
 fn known_to(application: &Application, profile: &Profile, curve: &Curve, grid: &Grid) -> f64 {

@@ -1,6 +1,7 @@
 //! What an authority's directory has: whom each certificate is for, and until when it holds. Nothing is made there.
 
 use crate::certificates::{authority_files, broker_files, revoked_file};
+use crate::columns::{Side, aligned};
 use crate::commands::print_json;
 use crate::times;
 use anyhow::{Context, Result, bail};
@@ -181,15 +182,7 @@ fn table(listed: &[Listed], zone: &TimeZone) -> String {
     });
     let heading = ["until", "days", "", "for", "certificate"].map(String::from);
     let rows: Vec<_> = std::iter::once(heading).chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let [until_wide, days_wide, state_wide, whom_wide] =
-        [0, 1, 2, 3].map(|column| width(column).unwrap_or(0));
-    let line = |[until, days, state, whom, file]: &[String; 5]| {
-        format!(
-            "{until:until_wide$}  {days:>days_wide$}  {state:state_wide$}  {whom:whom_wide$}  {file}\n"
-        )
-    };
-    rows.iter().map(line).collect()
+    aligned(&rows, [Side::Left, Side::Right, Side::Left, Side::Left, Side::Left])
 }
 
 impl fmt::Display for State {
