@@ -316,11 +316,6 @@ impl Head {
 }
 
 impl Frame {
-    /// Whether it is counted and confirmed: what a sender wants to know the fate of.
-    pub fn is_counted(&self) -> bool {
-        matches!(self, Self::Message { .. } | Self::Offer { .. })
-    }
-
     fn payload_most(&self) -> usize {
         match self {
             Self::Message { .. } => EAGER_MOST,

@@ -26,15 +26,15 @@ const CHUNK: u32 = 256;
 /// Stands for a link that is no more: no link has this number.
 const NO_LINK: u32 = u32::MAX;
 
-/// A message as it arrived.
+/// A message as it arrived; or as it arrives, if its body is still to be made.
 #[derive(Debug)]
-pub struct Arrived {
+pub struct Arrived<B = Body> {
     /// Who sent it.
     pub from: ResourceId,
     /// Its tag.
     pub tag: Tag,
     /// What it says, or where that is to be had.
-    pub body: Body,
+    pub body: B,
     /// The link that it came by, 0 if from this context. That of a link that is no more leads nowhere.
     pub link: u32,
     /// What it was charged.
@@ -141,7 +141,16 @@ struct Free {
     used: u32,
 }
 
-impl Envelope for Arrived {
+impl<B: FnOnce() -> Body> Arrived<B> {
+    /// It, with its body made.
+    #[inline(always)]
+    pub fn made(self) -> Arrived {
+        let Self { from, tag, body, link, charge } = self;
+        Arrived { from, tag, body: body(), link, charge }
+    }
+}
+
+impl<B> Envelope for Arrived<B> {
     fn tag(&self) -> Tag {
         self.tag
     }

@@ -25,10 +25,10 @@ mod writing;
 use crate::flow::{Sent, WINDOW, WINDOW_CARRIED};
 use crate::frame::{Malformed, Reason, Refusal};
 use crate::id::{ContextId, Place, ResourceId};
-use crate::inbox::{Arrived, Undelivered};
+use crate::inbox::{Arrived, Body, Undelivered};
 use crate::matching::Tag;
 use crate::progress::{Parker, Progress, lock};
-use crate::transport::{Broken, Ends, Glance, Receiver};
+use crate::transport::{Broken, Ends, Glance, Receiving};
 use crate::turns::{Flow, Turns};
 use assemblies::Assemblies;
 use out::Out;
@@ -47,6 +47,15 @@ pub trait Home {
     fn message_most(&self) -> u64;
     /// Gives a message to its receiver, or says why it does not. An error if it is more than its link may send.
     fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Refusal>, Malformed>;
+    /// The same of a short one, whose body is made where it stays.
+    #[inline(always)]
+    fn deliver_short(
+        &self,
+        to: Place,
+        message: Arrived<impl FnOnce() -> Body>,
+    ) -> Result<Option<Refusal>, Malformed> {
+        self.deliver(to, message.made())
+    }
     /// Whether the thread that delivers has what it waits for.
     fn has_enough(&self) -> bool {
         false
@@ -84,7 +93,7 @@ pub struct Link {
     /// Where pieces of long messages wait for their times, if rates can be reserved.
     turns: Option<Arc<Turns>>,
     out: Mutex<Out>,
-    input: Mutex<Option<Box<dyn Receiver>>>,
+    input: Mutex<Option<Receiving>>,
     assemblies: Assemblies,
     /// The number that the other end has for it, since that has begun to send by it.
     begun: OnceLock<u32>,
@@ -318,7 +327,7 @@ impl Link {
         }
     }
 
-    fn input(&self) -> MutexGuard<'_, Option<Box<dyn Receiver>>> {
+    fn input(&self) -> MutexGuard<'_, Option<Receiving>> {
         lock(&self.input)
     }
 }

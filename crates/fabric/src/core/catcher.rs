@@ -3,12 +3,12 @@
 use super::Core;
 use crate::frame::{Malformed, Refusal};
 use crate::id::Place;
-use crate::inbox::{Arrived, Inbox, Spot, Taken, Undelivered};
+use crate::inbox::{Arrived, Body, Inbox, Spot, Taken, Undelivered};
 use crate::link::{Home, Link};
 use crate::links::Current;
 use crate::matching::Match;
 use crate::progress::{Parker, Progress, Work};
-use std::cell::RefCell;
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,16 +19,16 @@ pub struct Catcher<'a> {
     place: Place,
     inbox: Spot<'a>,
     wanted: Match,
-    enlisted: RefCell<Option<Arc<Parker>>>,
+    enlisted: OnceCell<Arc<Parker>>,
     /// What it has.
-    pub caught: RefCell<Option<Taken>>,
+    pub caught: OnceCell<Taken>,
 }
 
 impl<'a> Catcher<'a> {
     /// Of what `wanted` wants of what is for `place`, if that leads somewhere. Its resource has to be there as long as this.
     pub fn new(core: &'a Core, place: Place, wanted: Match) -> Option<Self> {
-        let (inbox, enlisted) = (core.inboxes.at(place)?, RefCell::new(None));
-        Some(Self { core, place, inbox, wanted, enlisted, caught: RefCell::new(None) })
+        let (inbox, enlisted) = (core.inboxes.at(place)?, OnceCell::new());
+        Some(Self { core, place, inbox, wanted, enlisted, caught: OnceCell::new() })
     }
 
     /// Catches what is there.
@@ -44,12 +44,12 @@ impl<'a> Catcher<'a> {
         let (progress, inbox) = (&self.core.progress, self.inbox);
         let enlist = |parker: &Arc<Parker>| {
             inbox.with(|inbox| inbox.enlist_receiver(self.wanted, parker));
-            *self.enlisted.borrow_mut() = Some(parker.clone());
+            self.enlisted.get_or_init(|| parker.clone());
         };
         progress.wait(self, deadline, || self.catch_waiting(), enlist);
         // What was caught when time was up as well.
-        let Some(parker) = self.enlisted.take() else { return };
-        let others_wait = inbox.with(|inbox| inbox.delist_receiver(&parker));
+        let Some(parker) = self.enlisted.get() else { return };
+        let others_wait = inbox.with(|inbox| inbox.delist_receiver(parker));
         // Woken for a message at the last moment: nobody else was woken for it.
         self.catch_waiting();
         // If it has another one already, that one is for somebody else.
@@ -66,20 +66,22 @@ impl<'a> Catcher<'a> {
         if self.inbox.may_have() {
             self.catch_from_inbox();
         }
-        self.caught.borrow().is_some().then_some(())
+        self.caught.get().map(|_| ())
+    }
+
+    #[inline(always)]
+    fn catch(&self, taken: impl FnOnce() -> Taken) {
+        debug_assert!(self.caught.get().is_none(), "nothing was caught before");
+        self.caught.get_or_init(taken);
     }
 
     #[inline(never)]
     fn catch_from_inbox(&self) {
-        let mut caught = self.caught.borrow_mut();
-        if caught.is_none() {
-            let take = |inbox: &mut Inbox| {
-                let (taken, senders) = inbox.take(&self.wanted);
-                *caught = taken;
-                senders
-            };
-            let senders = self.inbox.with(take);
-            senders.iter().flatten().for_each(|parker| self.core.progress.wake(parker));
+        if self.caught.get().is_none()
+            && let Some((taken, senders)) = self.inbox.with(|inbox| inbox.take(&self.wanted))
+        {
+            taken.into_iter().for_each(|taken| self.catch(|| taken));
+            senders.iter().for_each(|parker| self.core.progress.wake(parker));
         }
     }
 }
@@ -89,29 +91,38 @@ impl Home for Catcher<'_> {
         self.core.message_most()
     }
 
+    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Refusal>, Malformed> {
+        let Arrived { from, tag, body, link, charge } = message;
+        self.deliver_short(to, Arrived { from, tag, body: || body, link, charge })
+    }
+
     // As in `link`.
     #[inline(always)]
-    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Refusal>, Malformed> {
-        let (mut caught, enlisted) = (self.caught.borrow_mut(), self.enlisted.borrow());
-        let is_free = caught.is_none() && enlisted.is_none();
+    fn deliver_short(
+        &self,
+        to: Place,
+        message: Arrived<impl FnOnce() -> Body>,
+    ) -> Result<Option<Refusal>, Malformed> {
+        let enlisted = self.enlisted.get();
+        let is_free = self.caught.get().is_none() && enlisted.is_none();
         if to != self.place || !is_free || !self.wanted.wants(&message) {
-            return self.core.deliver_by(enlisted.as_ref(), to, message);
+            return self.core.deliver_by(enlisted, to, message.made());
         }
         if self.inbox.hands(message.link, message.charge) {
-            *caught = Some(Taken::Message(message, None));
+            self.catch(|| Taken::Message(message.made(), None));
             return Ok(None);
         }
         let hands = |inbox: &mut Inbox| inbox.hands(message.link, message.charge, &self.wanted);
         match self.inbox.with(hands) {
-            Some(Some(credit)) => *caught = Some(Taken::Message(message, credit)),
-            Some(None) => return self.core.deliver(to, message),
+            Some(Some(credit)) => self.catch(|| Taken::Message(message.made(), credit)),
+            Some(None) => return self.core.deliver(to, message.made()),
             None => return Ok(Some(Refusal::Gone)),
         }
         Ok(None)
     }
 
     fn has_enough(&self) -> bool {
-        self.caught.borrow().is_some()
+        self.caught.get().is_some()
     }
 
     fn begun(&self, link: &Arc<Link>, number: u32) -> Result<(), Malformed> {

@@ -26,20 +26,41 @@ impl<H: Home> Sink for Delivery<'_, H> {
     }
 
     fn frame(&mut self, head: &Head, payload: Buffer) -> Result<(), Malformed> {
+        self.short_frame(head, || payload)
+    }
+
+    #[inline(always)]
+    fn short_frame(
+        &mut self,
+        head: &Head,
+        payload: impl FnOnce() -> Buffer,
+    ) -> Result<(), Malformed> {
         self.link.confirmed.store(head.seen, Relaxed);
-        if head.frame.is_counted() {
-            self.link.in_a_row.store(0, Relaxed);
+        let Frame::Message { from, to, tag, credit } = head.frame else {
+            return self.no_message(head.frame, payload());
+        };
+        self.link.in_a_row.store(0, Relaxed);
+        // Mostly it says nothing, and then nothing is to be called for it.
+        if credit > 0 {
+            self.credited(from, credit)?;
         }
-        match head.frame {
-            Frame::Message { from, to, tag, credit } => {
-                // Mostly it says nothing, and then nothing is to be called for it.
-                if credit > 0 {
-                    self.credited(from, credit)?;
-                }
-                let charge = charge(payload.len());
-                self.arrived(from, to, tag, Body::Whole(payload), charge, 0)?;
-            }
+        let charge = charge(head.length as usize);
+        self.arrived(from, to, tag, || Body::Whole(payload()), charge, 0)
+    }
+
+    fn has_enough(&self) -> bool {
+        self.home.has_enough()
+    }
+}
+
+impl<H: Home> Delivery<'_, H> {
+    /// What nearly no frame is.
+    #[cold]
+    fn no_message(&self, frame: Frame, payload: Buffer) -> Result<(), Malformed> {
+        match frame {
+            Frame::Message { .. } => unreachable!("a message was told apart before"),
             Frame::Offer { from, to, tag, size, token } => {
+                self.link.in_a_row.store(0, Relaxed);
                 self.offered(from, to, tag, size, token)?;
             }
             Frame::Clear { token } => self.cleared(token)?,
@@ -61,25 +82,19 @@ impl<H: Home> Sink for Delivery<'_, H> {
         Ok(())
     }
 
-    fn has_enough(&self) -> bool {
-        self.home.has_enough()
-    }
-}
-
-impl<H: Home> Delivery<'_, H> {
     #[inline(always)]
     fn arrived(
         &self,
         from: Place,
         to: Place,
         tag: Tag,
-        body: Body,
+        body: impl FnOnce() -> Body,
         charge: u32,
         token: u32,
     ) -> Result<(), Malformed> {
         let sender = ResourceId { context: self.link.peer, place: from };
         let message = Arrived { from: sender, tag, body, link: self.link.id, charge };
-        match self.home.deliver(to, message)? {
+        match self.home.deliver_short(to, message)? {
             None => self.link.has_seen_one_more(),
             Some(reason) => self.link.reject(Sent { from, to, tag }, token, charge, reason),
         }
@@ -108,7 +123,7 @@ impl<H: Home> Delivery<'_, H> {
             return Ok(());
         }
         let offered = Offered { link: self.link.clone(), token, size, ahead: false };
-        self.arrived(from, to, tag, Body::Offered(offered.into()), CHARGE_LEAST, token)
+        self.arrived(from, to, tag, || Body::Offered(offered.into()), CHARGE_LEAST, token)
     }
 
     fn cleared(&self, token: u32) -> Result<(), Malformed> {

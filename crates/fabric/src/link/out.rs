@@ -3,7 +3,7 @@
 use super::offers::Offers;
 use crate::flow::Outbound;
 use crate::frame::{EAGER_MOST, Frame};
-use crate::transport::{Broken, Sender};
+use crate::transport::{Broken, Sending};
 use std::collections::VecDeque;
 
 /// Answers that wait for the other end to read: as many as messages of no length fit into the
@@ -15,7 +15,7 @@ pub struct Out {
     /// What is on the way.
     pub flow: Outbound,
     /// The way to the other end; none when the link is over.
-    pub sender: Option<Box<dyn Sender>>,
+    pub sender: Option<Sending>,
     /// The other end has been told that messages and offers come by this link.
     pub has_begun: bool,
     /// Answers that wait, and how many messages had been seen when they were given.
@@ -28,7 +28,7 @@ pub struct Out {
 
 impl Out {
     /// Nothing was sent. Each receiver lends `window`.
-    pub fn new(window: u64, sender: Box<dyn Sender>) -> Self {
+    pub fn new(window: u64, sender: Sending) -> Self {
         Self {
             flow: Outbound::new(window),
             sender: Some(sender),

@@ -30,7 +30,7 @@ impl Link {
         let Some(mut input) = try_lock(&self.input) else { return Ok(0) };
         let Some(receiver) = input.as_mut() else { return Ok(0) };
         self.attended.store(true, Relaxed);
-        let polled = receiver.poll(&mut Delivery { link: self, home });
+        let polled = receiver.poll_into(&mut Delivery { link: self, home });
         let frames = polled.map_err(end_of)?;
         if !receiver.has_more() {
             self.unasked.store(0, Relaxed);
@@ -64,7 +64,7 @@ impl Link {
         let mut input = self.input();
         let Some(receiver) = input.as_mut() else { return Ok(()) };
         for _ in 0..LAST_LOOKS {
-            let polled = receiver.poll(&mut Delivery { link: self, home });
+            let polled = receiver.poll_into(&mut Delivery { link: self, home });
             if polled.map_err(end_of)? == 0 {
                 break;
             }

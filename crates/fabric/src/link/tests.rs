@@ -12,7 +12,7 @@ use crate::links::Links;
 use crate::matching::Match;
 use crate::payload::{Buffer, Payload};
 use crate::progress::Wait;
-use crate::transport::{self, Sender, Sent as Carried, Sink};
+use crate::transport::{self, Receiver, Sender, Sending, Sent as Carried, Sink};
 use proptest::prelude::*;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -146,8 +146,8 @@ impl Side {
 fn connect(sides: &[Side; 2], wires: &[SharedWire; 2]) -> [Arc<Link>; 2] {
     [0_usize, 1].map(|side| {
         let ends = Ends {
-            sender: Box::new(WireSender(wires[side].clone())),
-            receiver: Box::new(WireReceiver(wires[1 - side].clone())),
+            sender: Sending::new(WireSender(wires[side].clone())),
+            receiver: Receiving::new(WireReceiver(wires[1 - side].clone())),
             readable: Vec::new(),
             writable: None,
             in_memory: true,
@@ -918,8 +918,8 @@ fn a_link_that_is_read_on_does_not_hold_up_others() {
     let world = World::new();
     let side = &world.sides[0];
     let ends = Ends {
-        sender: Box::new(WireSender(SharedWire::default())),
-        receiver: Box::new(Endless),
+        sender: Sending::new(WireSender(SharedWire::default())),
+        receiver: Receiving::new(Endless),
         readable: Vec::new(),
         writable: None,
         in_memory: false,

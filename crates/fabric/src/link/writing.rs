@@ -79,11 +79,7 @@ impl Link {
         let head = Head { frame, length: payload.len() as u32, seen }.encode();
         let sender = out.sender.as_mut().ok_or(Broken::Closed)?;
         let sent = loop {
-            let sent = match (&mut *payload, with_others) {
-                (Payload::Given(buffer), true) => sender.give_with_others(&head, buffer)?,
-                (payload, true) => sender.send_with_others(&head, payload.as_bytes())?,
-                (payload, false) => sender.send(&head, payload.as_bytes())?,
-            };
+            let sent = sender.take(&head, payload, with_others)?;
             // Now, and not when a thread is enlisted: it, or another one, may fill what room there is then before it
             // sleeps. While nobody is enlisted nobody is told: all of them look.
             if sent != transport::Sent::Full || !self.is_awaited() || sender.falls_asleep() {

@@ -7,7 +7,7 @@ use crate::bridge::{Flow, Outgoing};
 use crate::frame::{HEAD, PIECE_MOST};
 use crate::progress::lock;
 use crate::transport::assemble::Assembler;
-use crate::transport::{Broken, Ends, Receiver, Sender, Sent, Sink};
+use crate::transport::{Broken, Ends, Receiver, Receiving, Sender, Sending, Sent, Sink};
 use nix::errno::Errno;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -286,8 +286,8 @@ fn ends(there: &SharedPipe, back: &SharedPipe, in_memory: bool) -> Ends {
     let (outlet, assembler) = (Outlet(back.clone()), Assembler::default());
     let receiver = LineReceiver { outlet, assembler, bytes: vec![0; READ] };
     Ends {
-        sender: Box::new(sender),
-        receiver: Box::new(receiver),
+        sender: Sending::new(sender),
+        receiver: Receiving::new(receiver),
         readable: Vec::new(),
         writable: None,
         in_memory,

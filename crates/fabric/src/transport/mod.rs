@@ -11,6 +11,7 @@ pub mod tcp;
 pub mod udp;
 
 mod batch;
+mod halves;
 #[cfg(test)]
 pub mod testing;
 
@@ -25,6 +26,8 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use thiserror::Error;
+
+pub use halves::{Receiving, Sending};
 
 /// Seconds after which a node that says nothing is asked whether it is there, and times that it is asked, a
 /// second apart.
@@ -171,15 +174,42 @@ pub trait Sink {
     /// A frame has arrived; `payload` is the vector of [`buffer`], or a buffer of its own if it is no piece.
     fn frame(&mut self, head: &Head, payload: Buffer) -> Result<(), Malformed>;
 
+    /// The same of a short one, whose payload is made where it stays: moved on the way, it would be as far again.
+    #[inline(always)]
+    fn short_frame(
+        &mut self,
+        head: &Head,
+        payload: impl FnOnce() -> Buffer,
+    ) -> Result<(), Malformed>
+    where
+        Self: Sized,
+    {
+        self.frame(head, payload())
+    }
+
     /// Whether nobody waits for what comes next: it may be left where it is until somebody does.
     fn has_enough(&self) -> bool {
         false
     }
 }
 
+impl Sink for &mut dyn Sink {
+    fn buffer_of_piece(&mut self, token: u32, length: usize) -> Result<Vec<u8>, Malformed> {
+        (**self).buffer_of_piece(token, length)
+    }
+
+    fn frame(&mut self, head: &Head, payload: Buffer) -> Result<(), Malformed> {
+        (**self).frame(head, payload)
+    }
+
+    fn has_enough(&self) -> bool {
+        (**self).has_enough()
+    }
+}
+
 /// To whose end the payload of `head` is to be appended.
 #[inline(always)]
-pub(crate) fn buffer(sink: &mut dyn Sink, head: &Head) -> Result<Vec<u8>, Malformed> {
+pub(crate) fn buffer(sink: &mut (impl Sink + ?Sized), head: &Head) -> Result<Vec<u8>, Malformed> {
     let length = head.length as usize;
     match head.frame {
         Frame::Piece { token } => sink.buffer_of_piece(token, length),
@@ -190,9 +220,9 @@ pub(crate) fn buffer(sink: &mut dyn Sink, head: &Head) -> Result<Vec<u8>, Malfor
 /// Both halves of a connection, and what to watch while asleep.
 pub struct Ends {
     /// Sends.
-    pub sender: Box<dyn Sender>,
+    pub sender: Sending,
     /// Receives.
-    pub receiver: Box<dyn Receiver>,
+    pub receiver: Receiving,
     /// Ready for reading when [`Receiver`] or [`Sender`] have something to do.
     pub readable: Vec<OwnedFd>,
     /// Becomes ready for writing when there is room again.

@@ -16,8 +16,8 @@ mod slots;
 pub use library::Library;
 
 use super::{
-    Broken, Ends, Receiver, Sender, Sent, Sink, buffer, is_passing, is_quiet, ring_bell, tcp,
-    watch_over,
+    Broken, Ends, Receiver, Receiving, Sender, Sending, Sent, Sink, buffer, is_passing, is_quiet,
+    ring_bell, tcp, watch_over,
 };
 use crate::frame::{EAGER_MOST, HEAD, Head, Malformed};
 use crate::progress::lock;
@@ -75,7 +75,7 @@ fn without(stream: TcpStream) -> io::Result<Ends> {
     (&stream).write_all(&[0; LENGTH])?;
     let before = Some((stream.try_clone()?, Told::default()));
     let mut ends = tcp::ends(stream)?;
-    ends.receiver = Box::new(BehindAddress { before, receiver: ends.receiver });
+    ends.receiver = Receiving::new(BehindAddress { before, receiver: ends.receiver });
     Ok(ends)
 }
 
@@ -102,8 +102,8 @@ fn ends_of(end: End, mut stream: TcpStream) -> io::Result<Ends> {
         closed: None,
     };
     Ok(Ends {
-        sender: Box::new(NativeSender(shared)),
-        receiver: Box::new(receiver),
+        sender: Sending::new(NativeSender(shared)),
+        receiver: Receiving::new(receiver),
         readable,
         writable,
         // It is looked at in each round, and told before this process sleeps.
@@ -125,7 +125,7 @@ struct Shared {
 struct State {
     end: End,
     /// What sends on the connection over TCP, as the other end has not the library.
-    instead: Option<Box<dyn Sender>>,
+    instead: Option<Sending>,
     /// Nobody is there to whom more could be said.
     over: bool,
     /// Somebody relies on the library's descriptor.
@@ -291,7 +291,7 @@ impl Told {
 struct BehindAddress {
     /// Until that is there.
     before: Option<(TcpStream, Told)>,
-    receiver: Box<dyn Receiver>,
+    receiver: Receiving,
 }
 
 impl Receiver for BehindAddress {
@@ -323,7 +323,7 @@ struct NativeReceiver {
     shared: Arc<Shared>,
     told: Told,
     /// What receives on the connection over TCP, as the other end has not the library.
-    instead: Option<Box<dyn Receiver>>,
+    instead: Option<Receiving>,
     /// The other end has said that nothing more follows.
     said_end: bool,
     /// Since when the connection over TCP has ended.

@@ -2,7 +2,9 @@
 //! name: it is made by the caller and handed over on a Unix socket, with an event counter for each
 //! side to be woken by. The socket stays open only to tell when the other process has ended.
 
-use super::{Broken, Ends, Glance, Receiver, Sender, Sent, Sink, buffer, ring_bell};
+use super::{
+    Broken, Ends, Glance, Receiver, Receiving, Sender, Sending, Sent, Sink, buffer, ring_bell,
+};
 use crate::frame::{EAGER_MOST, Frame, HEAD, Head};
 use crate::mapping::{Access, Mapping};
 use crate::payload::{Buffer, SHORT_MOST};
@@ -128,8 +130,8 @@ fn halves(
     };
     let glance = SharedGlance { ring: ring(read), closed };
     Ok(Ends {
-        sender: Box::new(sender),
-        receiver: Box::new(receiver),
+        sender: Sending::Memory(sender),
+        receiver: Receiving::Memory(receiver),
         readable,
         writable: None,
         in_memory: true,
@@ -138,7 +140,8 @@ fn halves(
     })
 }
 
-struct SharedSender {
+/// The half that sends.
+pub struct SharedSender {
     ring: Writer<SharedRing>,
     bell: Arc<EventFd>,
 }
@@ -149,7 +152,8 @@ struct SharedGlance {
     closed: Arc<AtomicBool>,
 }
 
-struct SharedReceiver {
+/// The half that receives.
+pub struct SharedReceiver {
     ring: Reader<SharedRing>,
     own_bell: EventFd,
     other_bell: Arc<EventFd>,
@@ -172,14 +176,22 @@ impl Glance for SharedGlance {
     }
 }
 
-impl Sender for SharedSender {
-    fn send(&mut self, head: &[u8; HEAD], payload: &[u8]) -> Result<Sent, Broken> {
+impl SharedSender {
+    /// [`Sender::send`].
+    #[inline(always)]
+    pub fn push(&mut self, head: &[u8; HEAD], payload: &[u8]) -> Result<Sent, Broken> {
         match self.ring.push(head, payload) {
             Push::Full => return Ok(Sent::Full),
             Push::Done { wake: true } => ring_bell(&self.bell)?,
             Push::Done { wake: false } => {}
         }
         Ok(Sent::Whole)
+    }
+}
+
+impl Sender for SharedSender {
+    fn send(&mut self, head: &[u8; HEAD], payload: &[u8]) -> Result<Sent, Broken> {
+        self.push(head, payload)
     }
 
     fn flush(&mut self) -> Result<bool, Broken> {
@@ -205,18 +217,9 @@ impl Sender for SharedSender {
 }
 
 impl SharedReceiver {
-    /// Gives a frame to `sink`, and back to the writer.
+    /// [`Receiver::poll`].
     #[inline(always)]
-    fn give(&mut self, sink: &mut dyn Sink, head: &Head, payload: Buffer) -> Result<(), Broken> {
-        if self.ring.give_back(head.length) {
-            ring_bell(&self.other_bell)?;
-        }
-        Ok(sink.frame(head, payload)?)
-    }
-}
-
-impl Receiver for SharedReceiver {
-    fn poll(&mut self, sink: &mut dyn Sink) -> Result<usize, Broken> {
+    pub fn pop(&mut self, sink: &mut impl Sink) -> Result<usize, Broken> {
         let (mut frames, mut total) = (0, 0);
         while frames < FRAMES_MOST && total < BYTES_MOST {
             let Some(length) = self.ring.next()? else {
@@ -227,12 +230,14 @@ impl Receiver for SharedReceiver {
             let is_piece = matches!(head.frame, Frame::Piece { .. });
             if length as usize <= SHORT_MOST && !is_piece {
                 let read = |bytes: &mut _| self.ring.read_short(length, bytes);
-                let payload = Buffer::short(length as usize, read);
-                self.give(sink, &head, payload)?;
+                sink.short_frame(&head, || Buffer::short(length as usize, read))?;
             } else {
                 let mut buffer = buffer(sink, &head)?;
                 self.ring.read(length, &mut buffer);
-                self.give(sink, &head, buffer.into())?;
+                sink.frame(&head, buffer.into())?;
+            }
+            if self.ring.give_back(length) {
+                ring_bell(&self.other_bell)?;
             }
             frames += 1;
             total += length as usize;
@@ -241,6 +246,12 @@ impl Receiver for SharedReceiver {
             }
         }
         Ok(frames)
+    }
+}
+
+impl Receiver for SharedReceiver {
+    fn poll(&mut self, mut sink: &mut dyn Sink) -> Result<usize, Broken> {
+        self.pop(&mut sink)
     }
 
     fn falls_asleep(&mut self) -> bool {

@@ -3,7 +3,9 @@
 //! there are; a long payload is read into its own buffer.
 
 use super::assemble::Assembler;
-use super::{Broken, Ends, GONE_AFTER, Receiver, Sender, Sent, Sink, watch_over};
+use super::{
+    Broken, Ends, GONE_AFTER, Receiver, Receiving, Sender, Sending, Sent, Sink, watch_over,
+};
 use crate::frame::{HEAD, PIECE_MOST};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send, sendmsg};
@@ -55,8 +57,8 @@ pub fn ends_after(stream: TcpStream, kept: Vec<u8>) -> io::Result<Ends> {
     let ahead = vec![0; AHEAD].into_boxed_slice();
     let receiver = TcpReceiver { stream, assembler: Assembler::default(), ahead };
     Ok(Ends {
-        sender: Box::new(sender),
-        receiver: Box::new(receiver),
+        sender: Sending::new(sender),
+        receiver: Receiving::new(receiver),
         readable: vec![readable],
         writable: Some(writable),
         in_memory: false,

@@ -16,7 +16,7 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
-use super::{Ends, GONE_AFTER, reliable, watch_over};
+use super::{Ends, GONE_AFTER, Receiving, Sending, reliable, watch_over};
 use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce, SndBuf, TcpUserTimeout, UdpGroSegment};
 use nix::sys::socket::{getsockopt, setsockopt};
 use receiver::UdpReceiver;
@@ -83,8 +83,8 @@ fn ends(stream: TcpStream, socket: UdpSocket, token: u64, connected: bool) -> io
     let readable = vec![socket.as_fd().try_clone_to_owned()?, stream.as_fd().try_clone_to_owned()?];
     let shared = Arc::new(Shared::new(stream, socket, token, connected, room));
     Ok(Ends {
-        sender: Box::new(UdpSender::new(shared.clone())),
-        receiver: Box::new(UdpReceiver::new(shared, room)),
+        sender: Sending::new(UdpSender::new(shared.clone())),
+        receiver: Receiving::new(UdpReceiver::new(shared, room)),
         readable,
         writable: None,
         in_memory: false,

@@ -13,7 +13,7 @@ mod gather;
 pub use allowance::Allowance;
 pub use bundle::RailId;
 
-use super::{Broken, Ends, Receiver, Sender, Sent, Sink};
+use super::{Broken, Ends, Receiver, Receiving, Sender, Sending, Sent, Sink};
 use crate::frame::{EAGER_MOST, Frame, HEAD, Head, Malformed};
 use crate::payload::Buffer;
 use crate::progress::lock;
@@ -74,8 +74,8 @@ pub fn ends_by(clock: Clock) -> io::Result<(Ends, Rails)> {
         ready: Vec::new(),
     };
     let ends = Ends {
-        sender: Box::new(RailsSender(shared.clone())),
-        receiver: Box::new(receiver),
+        sender: Sending::new(RailsSender(shared.clone())),
+        receiver: Receiving::new(receiver),
         readable,
         writable: None,
         in_memory: false,
@@ -92,7 +92,7 @@ struct Shared {
     clock: Clock,
     out: Mutex<Out>,
     /// Rails that the receiving half has not taken over.
-    joining: Mutex<Vec<(RailId, Box<dyn Receiver>)>>,
+    joining: Mutex<Vec<(RailId, Receiving)>>,
     has_joining: AtomicBool,
     /// Something has come by a rail since that was asked last.
     is_heard: AtomicBool,
@@ -109,7 +109,7 @@ struct Out {
 
 /// The sending half of a rail, and what is watched for both.
 struct Rail {
-    sender: Box<dyn Sender>,
+    sender: Sending,
     /// Some of what it took, or should take, waits to be carried.
     keeps: bool,
     /// The other end has asked this, and there was no room for the answer.
@@ -123,7 +123,7 @@ struct RailsSender(Arc<Shared>);
 
 struct RailsReceiver {
     shared: Arc<Shared>,
-    receivers: BTreeMap<RailId, Box<dyn Receiver>>,
+    receivers: BTreeMap<RailId, Receiving>,
     gather: Gather,
     /// Those that became ready; if none, all are looked at.
     ready: Vec<RailId>,

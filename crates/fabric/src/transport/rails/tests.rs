@@ -194,8 +194,8 @@ struct Narrow {
 impl Narrow {
     fn ends(self: &Arc<Self>) -> Ends {
         Ends {
-            sender: Box::new(NarrowSender(self.clone())),
-            receiver: Box::new(NarrowReceiver(self.clone())),
+            sender: Sending::new(NarrowSender(self.clone())),
+            receiver: Receiving::new(NarrowReceiver(self.clone())),
             readable: Vec::new(),
             writable: None,
             in_memory: true,
