@@ -4,7 +4,7 @@ use crate::arguments::{ApplicationArguments, BrokerPlace, DemoArguments, GoalArg
 use crate::cluster::{Cluster, hidden, own_path};
 use crate::commands::run::{Admitted, Held, Manner, admit, hold_cpu, run_once, run_reserved};
 use crate::commands::{Ending, Session};
-use crate::execute::{ExecuteError, Ran, Run, heard, pass_on, reserve_and_run};
+use crate::execute::{ExecuteError, Execution, Ran, Run, heard, pass_on};
 use crate::hold::Hold;
 use crate::load::Flood;
 use crate::machine::Machine;
@@ -416,7 +416,8 @@ fn run_on_all(
     let nodes: Vec<_> = (0..4).map(NodeIndex).collect();
     let parameters = Default::default();
     let run = Run { application, parameters: &parameters, nodes: &nodes, rate: None };
-    reserve_and_run(&session.cluster, &session.mpi, &run, stopped)
+    let execution = Execution::new(&session.cluster, &session.mpi, run);
+    Execution { stopped, ..execution }.reserved()
 }
 
 /// A command as an application without parameters, for four nodes.

@@ -24,7 +24,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 /// One run.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Run<'a> {
     /// What runs.
     pub application: &'a Application,
@@ -90,20 +90,6 @@ pub fn reserve(cluster: &Cluster, run: &Run<'_>) -> Result<Hold> {
     Hold::take(cluster, ask, run.application.timeout())
 }
 
-/// Reserves what `run` needs, runs it and gives everything back.
-///
-/// # Errors
-/// As [`reserve`] and [`execute`].
-pub fn reserve_and_run(
-    cluster: &Cluster,
-    mpi: &Mpi,
-    run: &Run<'_>,
-    stopped: &dyn Fn() -> bool,
-) -> Result<Ran> {
-    let hold = reserve(cluster, run)?;
-    execute(cluster, mpi, run, &hold, stopped, &mut |_| {})
-}
-
 /// Shows a user what a program says, each line where it was printed; with `--json` standard output is for that alone.
 pub fn pass_on(said: Said<'_>, json: bool) {
     match said {
@@ -124,39 +110,89 @@ pub fn heard(error: Error) -> Error {
     }
 }
 
-/// Runs under `hold`, bounded by the application's time limit. `on_said` sees its output.
-///
-/// # Errors
-/// [`ExecuteError`], or what kept it from being started.
-pub fn execute(
-    cluster: &Cluster,
-    mpi: &Mpi,
-    run: &Run<'_>,
-    hold: &Hold,
-    stopped: &dyn Fn() -> bool,
-    on_said: &mut dyn FnMut(Said<'_>),
-) -> Result<Ran> {
-    let limit = run.application.timeout();
-    execute_within(&|| limit, cluster, mpi, run, hold, stopped, on_said)
+/// A run on a cluster, and what bounds it.
+#[derive(Clone, Copy)]
+pub struct Execution<'a> {
+    /// Where its nodes are.
+    pub cluster: &'a Cluster,
+    /// What starts it.
+    pub mpi: &'a Mpi,
+    /// What runs.
+    pub run: Run<'a>,
+    /// It is ended once this says so.
+    pub stopped: &'a dyn Fn() -> bool,
+    /// How long it may take, as is known meanwhile; nothing = the application's time limit, which is for a run at full speed.
+    pub limit: Option<&'a dyn Fn() -> Nanos>,
 }
 
-/// The same, bounded by what `limit` says meanwhile: that of the application is for a run at full speed. `hold` learns how it
-/// ended.
-///
-/// # Errors
-/// As [`execute`].
-pub fn execute_within(
-    limit: &dyn Fn() -> Nanos,
-    cluster: &Cluster,
-    mpi: &Mpi,
-    run: &Run<'_>,
-    hold: &Hold,
-    stopped: &dyn Fn() -> bool,
-    on_said: &mut dyn FnMut(Said<'_>),
-) -> Result<Ran> {
-    let ran = executed(limit, cluster, mpi, run, hold, stopped, on_said);
-    hold.ran(ran.as_ref().map_or_else(end_of_failed, |_| Some(RunEnd::Done)));
-    ran
+impl<'a> Execution<'a> {
+    /// Of `run`, until this process is told to stop, or the application's time limit.
+    pub fn new(cluster: &'a Cluster, mpi: &'a Mpi, run: Run<'a>) -> Self {
+        Self { cluster, mpi, run, stopped: &interrupt::stopped, limit: None }
+    }
+
+    /// Reserves what it needs, runs it and gives everything back.
+    ///
+    /// # Errors
+    /// As [`reserve`] and [`Self::under`].
+    pub fn reserved(&self) -> Result<Ran> {
+        let hold = reserve(self.cluster, &self.run)?;
+        self.under(&hold, &mut |_| {})
+    }
+
+    /// Runs it under `hold`, which learns how it ended. `on_said` sees its output.
+    ///
+    /// # Errors
+    /// [`ExecuteError`], or what kept it from being started.
+    pub fn under(&self, hold: &Hold, on_said: &mut dyn FnMut(Said<'_>)) -> Result<Ran> {
+        let ran = self.run_under(hold, on_said);
+        hold.ran(ran.as_ref().map_or_else(end_of_failed, |_| Some(RunEnd::Done)));
+        ran
+    }
+
+    fn run_under(&self, hold: &Hold, on_said: &mut dyn FnMut(Said<'_>)) -> Result<Ran> {
+        let Self { cluster, mpi, run, .. } = *self;
+        let application = run.application;
+        let command = application.command(run.parameters)?;
+        // What is lost is ended on its nodes: the run may notice before its holder is told.
+        let unless_lost = |error: Error| match hold.confirm_lost() {
+            Some(why) => ExecuteError::Lost { why }.into(),
+            None => error,
+        };
+        cluster.check_ready(run.nodes, &hold.job(), &command).map_err(unless_lost)?;
+        let (line, _remote) = cluster.mpi_line(mpi, run.nodes, Some(&hold.job()), &command)?;
+        let ended = || (self.stopped)() || hold.lost().is_some();
+        let limit = || self.limit.map_or(application.timeout(), |limit| limit());
+        let mut told = Told::nothing(application.time());
+        let mut watch = |said: Said<'_>| {
+            on_said(said);
+            let is_told = matches!(said, Said::Out(line) if told.see(line));
+            let within = application.ends_within().filter(|_| is_told);
+            within.map_or(Progress::Running, |within| {
+                Progress::EndsWithin(Duration::from_nanos(within.get()))
+            })
+        };
+        // What came before the program is not for it: it could not be ready for that.
+        while interrupt::to_pass_on().is_some() {}
+        let signals = || signal_for(mpi.flavour);
+        let outcome = run_within(&line, &limit, &signals, &ended, &mut watch)
+            .map_err(|error| unless_lost(ExecuteError::Run(error).into()))?;
+        let time = told.time(outcome.wall).ok_or_else(|| {
+            let expected = match application.time() {
+                TimeSource::Stdout(key) => format!("{key} SECONDS"),
+                _ => String::new(),
+            };
+            ExecuteError::NoTime { application: application.name().clone(), expected }
+        })?;
+        if let (true, Some(within)) = (outcome.lingered, application.ends_within()) {
+            let name = application.name();
+            tracing::warn!(
+                "{name} had told its time and did not end within {}: it was ended",
+                within.rounded()
+            );
+        }
+        Ok(Ran { time, wall: outcome.wall, stdout: outcome.stdout })
+    }
 }
 
 /// How a run ended that came to `error`; nothing if it was told to stop, or had nothing to run with any more.
@@ -178,59 +214,6 @@ fn end_with(status: ExitStatus) -> Option<RunEnd> {
     let number = |number: i32| NonZeroU8::new(u8::try_from(number).ok()?);
     let code = status.code().and_then(number).map(RunEnd::ExitCode);
     code.or_else(|| status.signal().and_then(number).map(RunEnd::Signal))
-}
-
-fn executed(
-    limit: &dyn Fn() -> Nanos,
-    cluster: &Cluster,
-    mpi: &Mpi,
-    run: &Run<'_>,
-    hold: &Hold,
-    stopped: &dyn Fn() -> bool,
-    on_said: &mut dyn FnMut(Said<'_>),
-) -> Result<Ran> {
-    let application = run.application;
-    let command = application.command(run.parameters)?;
-    let ready = cluster.check_ready(run.nodes, &hold.job(), &command);
-    ready.map_err(|error| match hold.confirm_lost() {
-        Some(why) => ExecuteError::Lost { why }.into(),
-        None => error,
-    })?;
-    let (line, _remote) = cluster.mpi_line(mpi, run.nodes, Some(&hold.job()), &command)?;
-    let ended = || stopped() || hold.lost().is_some();
-    let mut told = Told::nothing(application.time());
-    let mut watch = |said: Said<'_>| {
-        on_said(said);
-        let is_told = matches!(said, Said::Out(line) if told.see(line));
-        let within = application.ends_within().filter(|_| is_told);
-        within.map_or(Progress::Running, |within| {
-            Progress::EndsWithin(Duration::from_nanos(within.get()))
-        })
-    };
-    // What is lost is ended on its nodes: the run may notice before its holder is told.
-    let failed = |error| match hold.confirm_lost() {
-        Some(why) => ExecuteError::Lost { why },
-        None => ExecuteError::Run(error),
-    };
-    // What came before the program is not for it: it could not be ready for that.
-    while interrupt::to_pass_on().is_some() {}
-    let signals = || signal_for(mpi.flavour);
-    let outcome = run_within(&line, limit, &signals, &ended, &mut watch).map_err(failed)?;
-    let time = told.time(outcome.wall).ok_or_else(|| {
-        let expected = match application.time() {
-            TimeSource::Stdout(key) => format!("{key} SECONDS"),
-            _ => String::new(),
-        };
-        ExecuteError::NoTime { application: application.name().clone(), expected }
-    })?;
-    if let (true, Some(within)) = (outcome.lingered, application.ends_within()) {
-        let name = application.name();
-        tracing::warn!(
-            "{name} had told its time and did not end within {}: it was ended",
-            within.rounded()
-        );
-    }
-    Ok(Ran { time, wall: outcome.wall, stdout: outcome.stdout })
 }
 
 /// A user's signal that has come for the program, if its launcher knows what to do with it.

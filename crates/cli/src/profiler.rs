@@ -4,7 +4,7 @@
 //! `keeptime_planner::guided`; a run that is recorded is never made again, so an interrupted profile goes on where it was.
 
 use crate::cluster::Cluster;
-use crate::execute::{Run, reserve_and_run};
+use crate::execute::{Execution, Run};
 use crate::files;
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -251,7 +251,8 @@ pub fn measure(
             bar.set_message(describe(parameters, *nodes, bandwidth));
             let place = order.places.get(nodes).context("an order without a place")?;
             let run = Run { application, parameters, nodes: &place.nodes, rate: Some(bandwidth) };
-            let ran = reserve_and_run(cluster, mpi, &run, stopped).with_context(|| {
+            let execution = Execution { stopped, ..Execution::new(cluster, mpi, run) };
+            let ran = execution.reserved().with_context(|| {
                 format!("while measuring {}", describe(parameters, *nodes, bandwidth))
             })?;
             profile.record(parameters, *nodes, bandwidth, ran.time);

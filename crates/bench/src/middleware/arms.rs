@@ -11,7 +11,7 @@ use keeptime::arguments::GoalArguments;
 use keeptime::commands::Session;
 use keeptime::commands::run::{Admitted, Held, Manner, admit, run_reserved};
 use keeptime::demo::goal;
-use keeptime::execute::{Run, reserve_and_run};
+use keeptime::execute::{Execution, Run};
 use keeptime::files::load_profile;
 use keeptime::interrupt;
 use keeptime::machine::Machine;
@@ -273,7 +273,7 @@ impl Measured {
             let parameters = parameters(set)?;
             let run =
                 Run { application: &application, parameters: &parameters, nodes: &nodes, rate };
-            let ran = reserve_and_run(&cluster, &mpi, &run, &interrupt::stopped);
+            let ran = Execution::new(&cluster, &mpi, run).reserved();
             let ran = ran.with_context(|| format!("{}, alone", set.join(", ")))?;
             Ok(ran.time.as_secs_f64())
         };

@@ -5,7 +5,7 @@
 
 use anyhow::{Result, bail, ensure};
 use keeptime::commands::Session;
-use keeptime::execute::{Run, execute, resources};
+use keeptime::execute::{Execution, Run, resources};
 use keeptime::hold::Hold;
 use keeptime::interrupt;
 use keeptime_launch::process::Said;
@@ -104,7 +104,8 @@ fn go_on(
                 draws.store(true, Ordering::Relaxed);
             }
         };
-        let ended = execute(cluster, mpi, &run, &hold, &stopped, &mut on_said);
+        let execution = Execution { stopped: &stopped, ..Execution::new(cluster, mpi, run) };
+        let ended = execution.under(&hold, &mut on_said);
         if !stopped() {
             ended?;
         }

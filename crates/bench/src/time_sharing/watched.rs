@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 use keeptime::cluster::Cluster;
 use keeptime::commands::Session;
 use keeptime::commands::rate::{FullSpeedFrom, Held};
-use keeptime::execute::{Run, execute};
+use keeptime::execute::{Execution, Run};
 use keeptime::hold::Hold;
 use keeptime::interrupt;
 use keeptime::rate::door::{Answer, Asked, ask};
@@ -118,7 +118,8 @@ pub fn still(
     let run = |stopped: &dyn Fn() -> bool, on_line: &mut dyn FnMut(&str)| {
         let parameters = &Parameters::default();
         let run = Run { application, parameters, nodes: &places, rate: None };
-        execute(cluster, mpi, &run, &hold, stopped, &mut by_line(on_line)).map(drop)
+        let execution = Execution { stopped, ..Execution::new(cluster, mpi, run) };
+        execution.under(&hold, &mut by_line(on_line)).map(drop)
     };
     watched.while_it_runs(run, None, || act(&mut Still { watched: &watched, nodes }))
 }

@@ -10,7 +10,7 @@ use super::{Ending, Session, check_quantile, print_json, reservations};
 use crate::arguments::{GoalArguments, NodeCounts, RunArguments};
 use crate::cluster::Cluster;
 use crate::detach::Departure;
-use crate::execute::{Run, execute_within, heard, pass_on};
+use crate::execute::{Execution, Run, heard, pass_on};
 use crate::hold::Hold;
 use crate::rate::nodes::node_indices;
 use crate::{brokers, interrupt, times};
@@ -147,8 +147,9 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
     };
     // However slow it is made, it is not ended before it has to be done.
     let limit = application.timeout().max(by.saturating_since(now()));
-    let (mpi, stopped) = (&session.mpi, &interrupt::stopped);
-    execute_within(&|| limit, cluster, mpi, &run, &hold, stopped, &mut on_said).map_err(heard)?;
+    let execution = Execution::new(cluster, &session.mpi, run);
+    let execution = Execution { limit: Some(&|| limit), ..execution };
+    execution.under(&hold, &mut on_said).map_err(heard)?;
     let ended = now();
     if arguments.json {
         print_json(&Outcome {

@@ -5,7 +5,7 @@ use super::reservations::{self, AskedFor};
 use super::{Ending, Session, print_json};
 use crate::arguments::{RateCommand, RunArguments, TopArguments};
 use crate::detach::Departure;
-use crate::execute::{Ran, Run, execute_within, heard, pass_on};
+use crate::execute::{Execution, Ran, Run, heard, pass_on};
 use crate::hold::Hold;
 use crate::lasting::{Lasting, Source};
 use crate::rate::door::{self, Answer, Asked, RateView};
@@ -174,7 +174,9 @@ impl<'a> Held<'a> {
             on_said(said);
         };
         let limit = || allowed.get();
-        let ran = execute_within(&limit, cluster, mpi, &run, &self.hold, stopped, &mut watch)?;
+        let execution = Execution::new(cluster, mpi, run);
+        let execution = Execution { stopped, limit: Some(&limit), ..execution };
+        let ran = execution.under(&self.hold, &mut watch)?;
         Ok((ran, self.steered.view()))
     }
 }

@@ -1,9 +1,8 @@
 //! One run under what is held for it.
 
 use crate::commands::Session;
-use crate::execute::{ExecuteError, Ran, Run, execute};
+use crate::execute::{ExecuteError, Execution, Ran, Run};
 use crate::hold::Hold;
-use crate::interrupt;
 use crate::pacing::Paced;
 use crate::promised::Promised;
 use anyhow::Result;
@@ -30,7 +29,7 @@ pub fn run_once(
     on_said: &mut dyn FnMut(Said<'_>),
 ) -> Result<Ran> {
     let run = as_promised(session, promised);
-    execute(&session.cluster, &session.mpi, &run, hold, &interrupt::stopped, on_said)
+    Execution::new(&session.cluster, &session.mpi, run).under(hold, on_said)
 }
 
 /// Runs the application with what was reserved for it, and tells the broker what that took. A
