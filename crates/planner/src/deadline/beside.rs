@@ -70,6 +70,21 @@ impl Cluster {
     }
 }
 
+impl Reserved {
+    /// What a timeline that was looked at until `horizon` has of a node, in millionths of a processor. What lasts to its end is
+    /// taken to last for ever.
+    pub fn seen(
+        node: NodeIndex,
+        [from, to]: [WallTime; 2],
+        horizon: WallTime,
+        millionths: u64,
+    ) -> Self {
+        let to = if to < horizon { to } else { WallTime::from_unix_nanos(u64::MAX) };
+        let cpu = CpuPpm::new(u32::try_from(millionths).unwrap_or(u32::MAX));
+        Self { node, from, to, cpu }
+    }
+}
+
 /// Nodes, start and rate of `wanted` beside what is `reserved`: the cheapest with which it is done by its deadline, and of
 /// these the one that is done first. O(steps²) for each number of nodes, with a step for each change of what is reserved.
 ///
@@ -147,3 +162,20 @@ impl Refusal {
 
 /// So often a deadline is moved on that cannot be kept: each time is a whole search, and two or three do.
 const OFFERS_MOST: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lasts_as_long_as_was_looked_is_taken_to_last_for_ever() {
+        let at = WallTime::from_unix_nanos;
+        let seen = |to| {
+            let seen = Reserved::seen(NodeIndex(1), [at(10), at(to)], at(60), 450_000);
+            assert_eq!((seen.node, seen.from), (NodeIndex(1), at(10)));
+            assert_eq!(seen.cpu, CpuPpm::from_percent(45));
+            seen.to.unix_nanos()
+        };
+        assert_eq!([59, 60, 61].map(seen), [59, u64::MAX, u64::MAX]);
+    }
+}

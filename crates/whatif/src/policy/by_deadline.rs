@@ -299,21 +299,16 @@ impl ByDeadline {
         Job { from: came(submission), cpu_ppm: self.whole, ..job }
     }
 
-    /// What is reserved of each node from `now` on. What lasts until `until` is taken to last for ever.
+    /// What is reserved of each node from `now` until `until`.
     fn reserved(&self, now: WallTime, until: WallTime) -> Vec<Reserved> {
         let engine = self.broker.engine();
         let span = Span::lasting(now, until.saturating_since(now));
         let of_node = |node: NodeIndex| {
             let table = engine.cluster().table(Resource::Cpu(node));
             let levels = engine.calendar().table(table).map(|table| table.profile(span));
-            levels.into_iter().flatten().filter(|level| level.used > 0).map(move |level| Reserved {
-                node,
-                from: level.span.from(),
-                to: match level.span.to() {
-                    Some(to) if to < until => to,
-                    _ => WallTime::from_unix_nanos(u64::MAX),
-                },
-                cpu: CpuPpm::new(u32::try_from(level.used).unwrap_or(u32::MAX)),
+            levels.into_iter().flatten().filter(|level| level.used > 0).map(move |level| {
+                let ends = [level.span.from(), level.span.to().unwrap_or(until)];
+                Reserved::seen(node, ends, until, level.used)
             })
         };
         engine.cluster().topology().node_indices().flat_map(of_node).collect()
