@@ -22,19 +22,16 @@ use keeptime_broker::core::now;
 use keeptime_broker::wire::{Level, Node, Nodes, ResourceLine, ResourceName, Timeline};
 use keeptime_launch::process::Said;
 use keeptime_model::Invalid;
-use keeptime_model::application::{Application, Parameters, TimeSource};
+use keeptime_model::application::{Application, Parameters};
 use keeptime_model::assignment::CpuMechanism;
-use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
-use keeptime_model::reservation::{Handle, NodeChoice, Request, Resources, State};
+use keeptime_model::reservation::{Handle, NodeChoice, Request, State};
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, WallTime};
-use keeptime_planner::curve::FittedCurve;
+use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use keeptime_planner::deadline::booking::{Ask, Promise};
-use keeptime_planner::deadline::{self, Booking, Job, Plan, Reserved, Stretch};
-use keeptime_planner::fitted::FittedProfile;
+use keeptime_planner::deadline::{self, Booking, Job, Knees, Plan, Reserved, Stretch};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// What `keeptime run --by --json` prints.
@@ -68,16 +65,7 @@ struct Work {
     job: Job,
     /// What keeps its share of the CPU.
     mechanism: CpuMechanism,
-    /// At full speed, by the number of nodes.
-    knees: BTreeMap<u32, Knee>,
-}
-
-/// The least bandwidth of each flow that costs no time, and the time that is promised with it. None of it is reserved
-/// where nobody knows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Knee {
-    time: Nanos,
-    bandwidth: BitsPerSecond,
+    knees: Knees,
 }
 
 /// What came of it.
@@ -180,18 +168,21 @@ impl Work {
         goal.check(&application)?;
         let parameters = parameters(&application, &goal);
         let knees = match arguments.takes.filter(|_| arguments.program.is_given()) {
-            Some(takes) => without_profile(&application, takes),
+            Some(takes) => Knees::told(&application, takes),
             None => {
                 let fitted = session.fitted_now()?;
                 if let Some(asked) = arguments.goal.quantile {
                     check_quantile(asked, fitted.deviations())?;
                 }
-                knees(&fitted, &parameters, &goal, counts)?
+                let quantile = goal.quantile.unwrap_or_default();
+                asked_for(&Knees::of_profile(&fitted, &parameters, quantile), counts)?
             }
         };
         let among = session.cluster.among();
-        let knees = on_at_most(knees, if among.is_empty() { usize::MAX } else { among.len() })?;
-        let job = job(&application, &knees, arguments.takes, deadline)?;
+        let knees = on_at_most(&knees, if among.is_empty() { usize::MAX } else { among.len() })?;
+        let job = knees.job(&application, arguments.takes, deadline).ok_or_else(|| {
+            Invalid::missing("takes", "a time: that of the profile need not be a whole run's")
+        })?;
         let mechanism = arguments.mechanism;
         Ok(Self { application, parameters, job, mechanism, knees })
     }
@@ -209,102 +200,37 @@ impl Work {
         }
     }
 
-    /// What `booking` is to ask for: its share of the CPU, at the same time on all nodes, and all of the bandwidth. What it sends
-    /// does not get less.
+    /// What `booking` is to ask for.
     fn request(&self, booking: &Booking, nodes: NodeChoice, at: &Stretch) -> Request {
-        let is_parallel = nodes.count() > 1;
-        let knee = self.knees.get(&nodes.count()).filter(|_| is_parallel);
-        let knee = knee.filter(|knee| knee.bandwidth > BitsPerSecond::ZERO);
-        let resources = Resources {
-            nodes,
-            cpu_period_nanos: is_parallel.then(|| period(self.job.cpu_at(at.rate))),
-            pattern: knee.map(|_| self.application.pattern().clone()),
-            bits_per_second: knee.map(|knee| knee.bandwidth).unwrap_or_default(),
-            ..Resources::nothing()
-        };
+        let resources = self.knees.resources(self.application.pattern(), nodes);
         let name = Some(self.application.name().clone());
         Request { name, cpu_mechanism: self.mechanism, ..booking.request(resources, at) }
     }
 }
 
-/// The knees of all curves that will do.
+/// Those of the numbers of nodes that were asked for, if any were.
 ///
 /// # Errors
 /// If there is none.
-fn knees(
-    fitted: &FittedProfile,
-    parameters: &Parameters,
-    goal: &Goal,
-    counts: Option<&NodeCounts>,
-) -> Result<BTreeMap<u32, Knee>, Invalid> {
-    let curves = || fitted.curves().iter().filter(|curve| **curve.parameters() == *parameters);
+fn asked_for(known: &Knees, counts: Option<&NodeCounts>) -> Result<Knees, Invalid> {
     let will_do = |nodes| counts.is_none_or(|counts| counts.contains(nodes));
-    let knee = |curve: &FittedCurve| {
-        let (knee, promise) = (curve.knee(), curve.promise(goal.quantile.unwrap_or_default()));
-        let time = promise.time(knee.time_nanos);
-        (curve.nodes(), Knee { time, bandwidth: knee.bandwidth_bits_per_second })
-    };
-    let knees: BTreeMap<_, _> = curves().filter(|curve| will_do(curve.nodes())).map(knee).collect();
-    if knees.is_empty() {
-        let known: Vec<_> = curves().map(|curve| curve.nodes().to_string()).collect();
+    known.only(will_do).ok_or_else(|| {
+        let known: Vec<_> = known.counts().map(|nodes| nodes.to_string()).collect();
         let given = counts.map_or_else(String::new, NodeCounts::to_string);
         let expected = format!("one that the profile has: {}", known.join(", "));
-        return Err(Invalid::new("nodes", given, expected));
-    }
-    Ok(knees)
+        Invalid::new("nodes", given, expected)
+    })
 }
 
 /// Those on so many nodes at the most as there are to be granted.
 ///
 /// # Errors
 /// If there is none.
-fn on_at_most(knees: BTreeMap<u32, Knee>, most: usize) -> Result<BTreeMap<u32, Knee>, Invalid> {
-    let fewest = knees.keys().next().copied().unwrap_or_default();
-    let fitting: BTreeMap<_, _> =
-        knees.into_iter().filter(|(nodes, _)| *nodes as usize <= most).collect();
-    match fitting.is_empty() {
-        true => Err(Invalid::new("nodes", fewest, format!("{most} at the most: those of --among"))),
-        false => Ok(fitting),
-    }
-}
-
-/// What is known where there is no profile: how long it takes, as its user says.
-fn without_profile(application: &Application, takes: Nanos) -> BTreeMap<u32, Knee> {
-    let knee = Knee { time: takes, bandwidth: BitsPerSecond::ZERO };
-    application.nodes().iter().map(|nodes| (*nodes, knee)).collect()
-}
-
-/// The shortest period in which a slice is long beside what the slices of several nodes are apart. It stays when the
-/// share changes.
-fn period(cpu: CpuPpm) -> Nanos {
-    let [.., longest] = PERIODS;
-    let is_enough = |period: &Nanos| cpu.time_in_floor(*period) >= SLICE_LEAST;
-    PERIODS.into_iter().find(is_enough).unwrap_or(longest)
-}
-
-/// What is to be done by `by`, on any number of nodes that has a knee.
-///
-/// # Errors
-/// If nothing tells how long a whole run takes.
-fn job(
-    application: &Application,
-    knees: &BTreeMap<u32, Knee>,
-    takes: Option<Nanos>,
-    by: WallTime,
-) -> Result<Job, Invalid> {
-    let fewest = knees.values().next().map(|knee| knee.time).unwrap_or_default();
-    let of_whole_run = (*application.time() == TimeSource::Wall).then_some(fewest);
-    let expected = "a time: that of the profile need not be a whole run's";
-    let no_time = || Invalid::missing("takes", expected);
-    let takes = takes.or(of_whole_run).ok_or_else(no_time)?;
-    // Rounded down: it may be as fast as that.
-    let speed =
-        |knee: &Knee| u128::from(fewest.get()) * 1_000_000 / u128::from(knee.time.get().max(1));
-    let speed = |knee: &Knee| u32::try_from(speed(knee)).unwrap_or(u32::MAX);
-    let with_spare = takes.get().saturating_add(takes.get() / SPARE_PART);
-    let job = Job::new(Nanos::new(with_spare), 1, by);
-    let speed_ppm = knees.iter().map(|(nodes, knee)| (*nodes, speed(knee))).collect();
-    Ok(Job { speed_ppm, cpu_ppm: application.cpu(), ..job })
+fn on_at_most(knees: &Knees, most: usize) -> Result<Knees, Invalid> {
+    knees.only(|nodes| nodes as usize <= most).ok_or_else(|| {
+        let fewest = knees.counts().next().unwrap_or_default();
+        Invalid::new("nodes", fewest, format!("{most} at the most: those of --among"))
+    })
 }
 
 /// Such that it is done by its deadline or, where that is refused, in any case; what first was refused tells why.
@@ -446,21 +372,16 @@ fn too_few(nodes: &[Node], among: &BTreeSet<Name>, fewest: u32) -> Option<String
     ))
 }
 
-/// What is reserved of each node. What lasts to the end of the timeline is taken to last for ever.
+/// What is reserved of each node.
 fn reserved(nodes: &Nodes, timeline: &Timeline) -> Vec<Reserved> {
     let of_line = |line: &ResourceLine| {
         let ResourceName::Cpu(name) = &line.resource else { return Vec::new() };
         let Some(node) = nodes.nodes.iter().position(|node| node.name == *name) else {
             return Vec::new();
         };
-        let of_level = |level: &Level| Reserved {
-            node: NodeIndex(node as u32),
-            from: level.from_unix_nanos,
-            to: match level.to_unix_nanos < timeline.to_unix_nanos {
-                true => level.to_unix_nanos,
-                false => WallTime::from_unix_nanos(u64::MAX),
-            },
-            cpu: CpuPpm::new(u32::try_from(level.reserved).unwrap_or(u32::MAX)),
+        let of_level = |level: &Level| {
+            let ends = [level.from_unix_nanos, level.to_unix_nanos];
+            Reserved::seen(NodeIndex(node as u32), ends, timeline.to_unix_nanos, level.reserved)
         };
         line.levels.iter().map(of_level).collect()
     };
@@ -539,20 +460,6 @@ fn distance(ended: WallTime, deadline: WallTime, zone: &TimeZone) -> String {
     }
 }
 
-/// Runs differ by more than the profile's quantile knows, launching included: a tenth is added.
-const SPARE_PART: u64 = 10;
-/// Agents have these begin together on all nodes, and the kernel keeps them (`control::schedule`). Each is twice the
-/// one before, so that those of jobs that share a node fit together.
-const PERIODS: [Nanos; 5] = [
-    Nanos::from_millis(20),
-    Nanos::from_millis(40),
-    Nanos::from_millis(80),
-    Nanos::from_millis(160),
-    Nanos::from_millis(320),
-];
-/// Slices begin within half a millisecond of one another. Of this that is a twentieth, less than what is added for
-/// runs that differ.
-const SLICE_LEAST: Nanos = Nanos::from_millis(10);
 /// Clocks differ, and agents are asked: what begins sooner or later by less than this begins at its time.
 const OTHER_LEAST: Nanos = Nanos::from_secs(2);
 /// A run begins so much after its time at most.
@@ -561,100 +468,43 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keeptime_model::pattern::Pattern;
-    use keeptime_model::profile::{Conditions, Profile};
-    use keeptime_model::reservation;
     use keeptime_model::units::Share;
 
-    fn application(time: &str) -> Application {
-        let text = format!(
-            "name = \"sum\"\ncommand = [\"sum\"]\npattern = \"all-to-all\"\nnodes = [2, 4, 8]\n\
-             cpu = \"40 %\"\ntimeout = \"60 s\"\ntime = {time}\n"
-        );
-        Application::from_toml(&text).unwrap()
+    fn application() -> Application {
+        let text = "name = \"sum\"\ncommand = [\"sum\"]\npattern = \"ring\"\nnodes = [2, 4, 8]\n\
+                    cpu = \"40 %\"\ntimeout = \"60 s\"\ntime = \"wall\"\n";
+        Application::from_toml(text).unwrap()
     }
 
-    fn fitted(time: &str) -> FittedProfile {
-        let conditions = Conditions {
-            link_bits_per_second: BitsPerSecond::from_mbit(100),
-            process_cpu_ppm: CpuPpm::from_percent(40),
-            processor: "x".into(),
-            mpi: "y".into(),
-            command: vec!["sum".into()],
-            program: None,
-        };
-        let grid = vec![BitsPerSecond::from_mbit(10), BitsPerSecond::from_mbit(20)];
-        let mut profile = Profile::empty("sum".parse().unwrap(), conditions, grid.clone());
-        // The first bandwidth suffices on two nodes, and not on four.
-        for (nodes, seconds) in [(2, [61, 60]), (4, [60, 40])] {
-            for (bandwidth, seconds) in grid.iter().zip(seconds) {
-                profile.record(&Parameters::new(), nodes, *bandwidth, Nanos::from_secs(seconds));
-            }
-        }
-        FittedProfile::new(application(time), &profile).unwrap()
-    }
-
-    fn found(counts: &str) -> Result<BTreeMap<u32, Knee>, Invalid> {
-        let counts = counts.parse().unwrap();
-        knees(&fitted("\"wall\""), &Parameters::new(), &Goal::default(), Some(&counts))
+    // Goal: who asks for numbers of nodes that are not there is told which are.
+    #[test]
+    fn numbers_of_nodes_that_will_do_are_told_where_none_does() {
+        let application = application();
+        let known = Knees::told(&application, Nanos::from_secs(60));
+        let asked = |counts: &str| asked_for(&known, Some(&counts.parse().unwrap()));
+        assert!(asked("3..8").unwrap().counts().eq([4, 8]));
+        assert_eq!(asked_for(&known, None).unwrap(), known);
+        let error = asked("9..16").unwrap_err();
+        assert_eq!((error.field.as_str(), error.value.as_deref()), ("nodes", Some("9..16")));
+        assert_eq!(error.expected, "one that the profile has: 2, 4, 8");
+        assert!(on_at_most(&known, 4).unwrap().counts().eq([2, 4]));
+        let error = on_at_most(&known, 1).unwrap_err();
+        assert_eq!(error.value.as_deref(), Some("2"));
+        assert_eq!(error.expected, "1 at the most: those of --among");
     }
 
     #[test]
-    fn work_and_speeds_come_from_the_knees() {
-        let knees = found("2..8").unwrap();
-        let knee = |time, mbit| Knee {
-            time: Nanos::from_secs(time),
-            bandwidth: BitsPerSecond::from_mbit(mbit),
-        };
-        assert_eq!(knees, BTreeMap::from([(2, knee(61, 10)), (4, knee(40, 20))]));
-        let by = WallTime::default();
-        let job = job(&application("\"wall\""), &knees, None, by).unwrap();
-        assert_eq!(job.work, Nanos::from_millis(67_100));
-        assert_eq!(job.speed_ppm, BTreeMap::from([(2, 1_000_000), (4, 1_525_000)]));
-        assert_eq!(job.cpu_ppm, CpuPpm::from_percent(40));
-        assert_eq!(found("5..8").unwrap_err().expected, "one that the profile has: 2, 4");
-    }
-
-    #[test]
-    fn a_time_that_is_not_of_the_whole_run_is_asked_for() {
-        let (application, knees) = (application("{ stdout = \"frame\" }"), found("2").unwrap());
-        let by = WallTime::default();
-        assert_eq!(job(&application, &knees, None, by).unwrap_err().field, "takes");
-        let takes = Some(Nanos::from_secs(600));
-        let job = job(&application, &knees, takes, by).unwrap();
-        assert_eq!(job.work, Nanos::from_secs(660));
-    }
-
-    // Goal: slices of several nodes begin together, whatever the share, and no bandwidth is asked for that is unknown.
-    #[test]
-    fn what_is_asked_for_begins_together_on_all_nodes() {
-        let application = application("\"wall\"");
-        let known = without_profile(&application, Nanos::from_secs(60));
-        let at = |seconds: u64| WallTime::from_unix_nanos(seconds * 1_000_000_000);
-        let asked = |knees: &BTreeMap<u32, Knee>, nodes, percent| {
-            let (knees, parameters) = (knees.clone(), Parameters::new());
-            let job = job(&application, &knees, None, at(600)).unwrap();
-            let booking = Booking::new(job.clone());
-            let application = application.clone();
-            let mechanism = CpuMechanism::Bandwidth;
-            let work = Work { application, parameters, job, mechanism, knees };
-            let rate = Share::from_percent(percent).unwrap();
-            let stretch = Stretch { from: at(0), to: at(300), rate };
-            let request = work.request(&booking, NodeChoice::Any(nodes), &stretch);
-            assert_eq!((request.check(), request.cpu_mechanism), (Ok(()), mechanism));
-            let reservation::Ask::Resources(resources) = request.ask else {
-                panic!("no resources")
-            };
-            resources
-        };
-        // Of 40 %: slices of 16, 16 and 6.4 ms.
-        for (percent, millis) in [(100, 40), (50, 80), (5, 320)] {
-            let period = asked(&known, 2, percent).cpu_period_nanos;
-            assert_eq!(period, Some(Nanos::from_millis(millis)), "{percent} %");
-        }
-        assert_eq!(asked(&known, 2, 50).pattern, None);
-        assert_eq!(asked(&found("2..8").unwrap(), 2, 50).pattern, Some(Pattern::AllToAll));
-        assert_eq!(asked(&known, 1, 50).cpu_period_nanos, None, "it waits for nobody");
+    fn a_request_is_called_as_the_application_and_has_its_mechanism() {
+        let application = application();
+        let knees = Knees::told(&application, Nanos::from_secs(60));
+        let (from, to) = (WallTime::default(), WallTime::from_unix_nanos(300_000_000_000));
+        let job = knees.job(&application, None, to).unwrap();
+        let (parameters, mechanism) = (Parameters::new(), CpuMechanism::Bandwidth);
+        let work = Work { application, parameters, job, mechanism, knees };
+        let (booking, rate) = (Booking::new(work.job.clone()), Share::ONE);
+        let request = work.request(&booking, NodeChoice::Any(2), &Stretch { from, to, rate });
+        assert_eq!((request.check(), request.cpu_mechanism), (Ok(()), mechanism));
+        assert_eq!(request.name.unwrap().as_str(), "sum");
     }
 
     // Goal: who asks for more nodes than are there is told which are not, and not that others are in the way.

@@ -12,7 +12,7 @@ use super::beside::{Cluster, Plan, Refusal, Reserved, Stretch, beside};
 use super::job::Job;
 use keeptime_model::Invalid;
 use keeptime_model::reservation::{self, Malleable, Request, Resources};
-use keeptime_model::units::{Nanos, WallTime};
+use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use std::collections::VecDeque;
 
 /// A job that asks.
@@ -147,9 +147,11 @@ impl Booking {
     }
 
     /// What the broker is asked for, where the job is to be so fast with `resources`, whatever these say of CPU: it may go slower
-    /// and faster as others come and go, and begin sooner or later.
+    /// and faster as others come and go, and begin sooner or later. On several nodes it has its CPU at the same time.
     pub fn request(&self, resources: Resources, at: &Stretch) -> Request {
-        let resources = Resources { cpu_ppm: self.job.cpu_at(at.rate), ..resources };
+        let cpu_ppm = self.job.cpu_at(at.rate);
+        let cpu_period_nanos = (resources.nodes.count() > 1).then(|| period(cpu_ppm));
+        let resources = Resources { cpu_ppm, cpu_period_nanos, ..resources };
         let malleable = Malleable {
             earliest_unix_nanos: Some(self.earliest),
             ..Malleable::new(self.job.by, self.job.cpu_ppm)
@@ -194,6 +196,26 @@ fn longest(job: &Job) -> Nanos {
     Nanos::new(job.work.get().saturating_mul(SLOWEST_TIMES))
 }
 
+/// The shortest period in which a slice is long beside what the slices of several nodes are apart. It stays when the
+/// share changes.
+fn period(cpu: CpuPpm) -> Nanos {
+    let [.., longest] = PERIODS;
+    let is_enough = |period: &Nanos| cpu.time_in_floor(*period) >= SLICE_LEAST;
+    PERIODS.into_iter().find(is_enough).unwrap_or(longest)
+}
+
+/// Agents have these begin together on all nodes, and the kernel keeps them (`control::schedule`). Each is twice the
+/// one before, so that those of jobs that share a node fit together.
+const PERIODS: [Nanos; 5] = [
+    Nanos::from_millis(20),
+    Nanos::from_millis(40),
+    Nanos::from_millis(80),
+    Nanos::from_millis(160),
+    Nanos::from_millis(320),
+];
+/// Slices begin within half a millisecond of one another. Of this that is a twentieth, less than what is added for
+/// runs that differ.
+const SLICE_LEAST: Nanos = Nanos::from_millis(10);
 /// Of that time it lets this part pass before it asks again, and of that which it takes this one,
 const ASKS_WITHIN: u64 = 64;
 const LATE_ASKS_WITHIN: u64 = 16;
@@ -214,8 +236,9 @@ const ATTEMPTS: u32 = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keeptime_model::reservation::NodeChoice;
     use keeptime_model::topology::NodeIndex;
-    use keeptime_model::units::{CpuPpm, Share};
+    use keeptime_model::units::Share;
     use std::collections::BTreeMap;
 
     fn at(seconds: u64) -> WallTime {
@@ -286,6 +309,31 @@ mod tests {
         assert_eq!(in_turn(0, 1_000).last(), Some(&(Promise::Later, at(1_250))));
         let early = Job { by: at(800), ..job.clone() };
         assert_eq!(Booking::in_turn(&early, at(0), at(600)).count(), 2, "it may be in time still");
+    }
+
+    // Goal: slices of several nodes begin together, whatever the share.
+    #[test]
+    fn what_is_asked_for_begins_together_on_all_nodes() {
+        let job = Job { cpu_ppm: CpuPpm::from_percent(40), ..booking().job };
+        let asked = |nodes, percent| {
+            let resources = Resources { nodes: NodeChoice::Any(nodes), ..Resources::nothing() };
+            let rate = Share::from_percent(percent).unwrap();
+            let stretch = Stretch { from: at(0), to: at(300), rate };
+            let request = Booking::new(job.clone()).request(resources, &stretch);
+            assert_eq!(request.check(), Ok(()));
+            let reservation::Ask::Resources(resources) = request.ask else {
+                panic!("no resources")
+            };
+            (resources.cpu_ppm, resources.cpu_period_nanos)
+        };
+        // Slices of 16, 16, 12.8 and, as there is no longer period, 6.4 ms.
+        for (percent, share, millis) in
+            [(100, 400_000, 40), (50, 200_000, 80), (20, 80_000, 160), (5, 20_000, 320)]
+        {
+            let wanted = (CpuPpm::new(share), Some(Nanos::from_millis(millis)));
+            assert_eq!(asked(2, percent), wanted, "{percent} %");
+        }
+        assert_eq!(asked(1, 50).1, None, "it waits for nobody");
     }
 
     // 100 s within 398 s, as the broker's clock may be two seconds ahead, take 25.13 %; on four nodes 20.1 %.

@@ -1,6 +1,7 @@
 //! Jobs with deadlines: when, on how many nodes, how fast (the time-sharing paper, section 6).
 //!
 //! * [`job`]: what is to be done, and by when;
+//! * [`knees`]: what it takes on each number of nodes;
 //! * [`beside`](mod@beside): one job beside reservations, each of which has one rate;
 //! * [`booking`]: what such a job asks a broker for.
 //!
@@ -33,9 +34,11 @@
 pub mod beside;
 pub mod booking;
 pub mod job;
+pub mod knees;
 
 mod space;
 
 pub use beside::{Cluster, Plan, Refusal, Reserved, Stretch, beside};
 pub use booking::Booking;
 pub use job::Job;
+pub use knees::Knees;
