@@ -41,8 +41,10 @@ use tokio::runtime::Runtime;
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 /// While a request waits for room, it is looked so often whether it still has to.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// So often it is looked whether a request that is not answered waits for room.
+/// After so long it is looked whether a request that is not answered waits for room, then after twice as long each time, up to
+/// so long: nothing that can be watched tells of it, since who waits is not recorded.
 const SEEN_AFTER: Duration = Duration::from_millis(250);
+const SEEN_AFTER_MOST: Duration = Duration::from_secs(4);
 /// Who has begun to wait for room asks a broker that went away again after so long, and who has had a page of a list and asked
 /// too often for the next one.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -243,21 +245,24 @@ impl Client {
         self.parse(&bytes)
     }
 
-    /// What was asked, once it is seen among those who wait for room.
+    /// What was asked, once it is seen among those who wait for room. Where these are more than one page of a list has, each
+    /// look is at the next one.
     async fn seen_waiting(&self, asked: &Reserve) -> Reservation {
-        let waiting = with_query(RESERVATIONS, &[("state", Some(State::Waiting.to_string()))]);
+        let is_it = |one: &Arc<Reservation>| {
+            Some(&one.key) == asked.key.as_ref() && one.request.asks_the_same(&asked.request)
+        };
+        let mut filter = Filter { state: Some(State::Waiting), ..Filter::default() };
+        let mut pause = SEEN_AFTER;
         loop {
-            tokio::time::sleep(SEEN_AFTER).await;
-            let bytes = self.exchanged::<()>(Method::GET, &waiting, None).await;
-            let listing = bytes.and_then(|bytes| self.parse::<Listing>(&bytes));
-            let is_it = |one: &Arc<Reservation>| {
-                Some(&one.key) == asked.key.as_ref() && one.request.asks_the_same(&asked.request)
-            };
+            tokio::time::sleep(pause).await;
+            pause = after(pause);
+            let bytes = self.exchanged::<()>(Method::GET, &list(&filter), None).await;
             // That nobody can say whether it waits is no reason not to.
-            let found = listing.ok().and_then(|all| all.reservations.into_iter().find(is_it));
-            if let Some(found) = found {
+            let Ok(page) = bytes.and_then(|bytes| self.parse::<Listing>(&bytes)) else { continue };
+            if let Some(found) = page.reservations.into_iter().find(is_it) {
                 return Arc::unwrap_or_clone(found);
             }
+            filter.after = page.next;
         }
     }
 
@@ -357,16 +362,7 @@ impl Client {
     /// # Errors
     /// If the broker does not answer.
     pub fn reservations(&self, filter: &Filter) -> Result<Listing, ClientError> {
-        let text = |value: &dyn std::fmt::Display| value.to_string();
-        let query = [
-            ("owner", filter.owner.as_ref().map(|owner| text(owner))),
-            ("state", filter.state.map(|state| text(&state))),
-            ("live", filter.live.map(|live| text(&live))),
-            ("node", filter.node.as_ref().map(|node| text(node))),
-            ("after", filter.after.map(|after| text(&after))),
-            ("limit", filter.limit.map(|limit| text(&limit))),
-        ];
-        self.get(&with_query(RESERVATIONS, &query))
+        self.get(&list(filter))
     }
 
     /// All reservations that `filter` lets through, however many calls that takes. Where these are more than the broker
@@ -754,6 +750,25 @@ pub fn new_key() -> io::Result<RequestKey> {
     hex.parse().map_err(io::Error::other)
 }
 
+/// The pause before the next look at who waits, after one of `pause`.
+fn after(pause: Duration) -> Duration {
+    (pause * 2).min(SEEN_AFTER_MOST)
+}
+
+/// Where the reservations are that `filter` lets through.
+fn list(filter: &Filter) -> String {
+    let text = |value: &dyn std::fmt::Display| value.to_string();
+    let query = [
+        ("owner", filter.owner.as_ref().map(|owner| text(owner))),
+        ("state", filter.state.map(|state| text(&state))),
+        ("live", filter.live.map(|live| text(&live))),
+        ("node", filter.node.as_ref().map(|node| text(node))),
+        ("after", filter.after.map(|after| text(&after))),
+        ("limit", filter.limit.map(|limit| text(&limit))),
+    ];
+    with_query(RESERVATIONS, &query)
+}
+
 /// Names, numbers and handles only: nothing that needs escapes but the signs of user names.
 fn with_query(path: &str, query: &[(&str, Option<String>)]) -> String {
     let given =
@@ -771,7 +786,7 @@ mod tests {
     use super::*;
     use keeptime_model::reservation::{Ask, Resources};
     use std::io::{BufRead, BufReader, Write};
-    use std::os::unix::net::UnixListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
@@ -840,6 +855,63 @@ mod tests {
         let answer = client.reserve_unless(&stopped, &|_| {}, "k".parse().unwrap(), asked);
         assert!(matches!(answer, Err(ClientError::Stopped)), "{answer:?}");
         broker.join().unwrap();
+    }
+
+    // Goal: who waits behind more than one page of others is found, and who asked the same by another key is not taken for it.
+    // Method: a broker that answers what was asked when its client has been told that it waits.
+    #[test]
+    fn who_waits_is_found_on_a_later_page() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let wait_nanos = Some(Nanos::from_secs(20));
+        let nothing = Request::new(Ask::Resources(Resources::nothing()));
+        let asked = Request { wait_nanos, ..nothing };
+        let (tell, told) = std::sync::mpsc::channel();
+        let waiting = |handle: u64, key: &str| {
+            serde_json::json!({
+                "handle": Handle::new(handle), "owner": "ada", "key": key, "request": asked,
+                "state": "waiting", "from_unix_nanos": 0, "since_unix_nanos": 0,
+            })
+        };
+        let other = serde_json::json!({ "reservations": [waiting(7, "other")], "next": "r7" });
+        let (own, found) =
+            (waiting(8, "own"), serde_json::json!({ "reservations": [waiting(8, "own")] }));
+        let broker = std::thread::spawn(move || {
+            let answer = |mut stream: &UnixStream, body: &serde_json::Value| {
+                let body = body.to_string();
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n", body.len());
+                stream.write_all(format!("{head}\r\n{body}").as_bytes()).unwrap();
+            };
+            let (waits, _) = listener.accept().unwrap();
+            let (looks, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(&looks).lines();
+            let mut paths = Vec::new();
+            for page in [&other, &found] {
+                paths.push(lines.next().unwrap().unwrap());
+                assert!(lines.by_ref().map_while(Result::ok).any(|line| line.is_empty()));
+                answer(&looks, page);
+            }
+            let told = told.recv().unwrap();
+            answer(&waits, &own);
+            (told, paths)
+        });
+        let client = Client::new(&socket).unwrap();
+        let waits = |found: &Reservation| tell.send(found.handle).unwrap();
+        let key = "own".parse().unwrap();
+        let granted = client.reserve_unless(&|| false, &waits, key, asked.clone()).unwrap();
+        let (told, paths) = broker.join().unwrap();
+        assert_eq!([granted.handle, told], [Handle::new(8); 2]);
+        let pages = paths.iter().map(|line| line.contains("after=r7"));
+        assert_eq!(pages.collect::<Vec<_>>(), [false, true], "{paths:?}");
+        assert!(paths.iter().all(|line| line.contains("state=waiting")), "{paths:?}");
+    }
+
+    #[test]
+    fn who_is_not_seen_to_wait_is_looked_for_less_and_less_often() {
+        let pauses = std::iter::successors(Some(SEEN_AFTER), |pause| Some(after(*pause)));
+        let millis: Vec<_> = pauses.map(|pause| pause.as_millis()).take(6).collect();
+        assert_eq!(millis, [250, 500, 1_000, 2_000, 4_000, 4_000]);
     }
 
     // Goal: a list that is longer than may be asked for at once comes all the same, and who may not ask at all is told so.
