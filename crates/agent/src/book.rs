@@ -1,19 +1,20 @@
 //! Which jobs this node was assigned, and whether one more fits: pure.
 
-use crate::shares::period_of;
-use keeptime_control::admission::{self, Bounds};
-use keeptime_control::schedule::Schedule;
-use keeptime_model::Invalid;
+mod others;
+mod refusal;
+
+pub use refusal::Refusal;
+
+use keeptime_control::admission::Bounds;
 use keeptime_model::assignment::{Assignment, LaterCpu, TrafficClass};
-use keeptime_model::capability::{Capabilities, Unmet};
+use keeptime_model::capability::Capabilities;
 use keeptime_model::disk::{DiskDirection, DiskId, DiskRates};
 use keeptime_model::name::Name;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
+use others::Others;
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use thiserror::Error;
 
 /// What a node can give to jobs, all together, at every instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,97 +36,6 @@ pub struct Capacity {
 #[serde(transparent)]
 pub struct Book {
     assignments: BTreeMap<Name, Assignment>,
-}
-
-/// Why an assignment is not taken.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// A field is wrong.
-    #[error(transparent)]
-    Invalid(#[from] Invalid),
-    /// Its end has passed already.
-    #[error("the assignment of {job} ended before it came")]
-    Late {
-        /// The job.
-        job: Name,
-    },
-    /// Not enough CPU is left.
-    #[error("{job} asks for {asked} CPU and {free} of {capacity} is free")]
-    Cpu {
-        /// The job.
-        job: Name,
-        /// What it asks for.
-        asked: CpuPpm,
-        /// What is left for it.
-        free: CpuPpm,
-        /// What the node has.
-        capacity: CpuPpm,
-    },
-    /// There is enough CPU, and not so that it could be kept.
-    #[error("{job} asks for {asked} CPU, which user-level EDF cannot keep here: {refusal}")]
-    Schedule {
-        /// The job.
-        job: Name,
-        /// What it asks for.
-        asked: CpuPpm,
-        /// Why.
-        refusal: admission::Refusal,
-    },
-    /// Not enough bandwidth is left on the way out of the node.
-    #[error("{job} asks to send {asked} and {free} of {capacity} is free on this node's link")]
-    Bandwidth {
-        /// The job.
-        job: Name,
-        /// The sum of its reserved flows.
-        asked: BitsPerSecond,
-        /// What is left for it.
-        free: BitsPerSecond,
-        /// What may be reserved.
-        capacity: BitsPerSecond,
-    },
-    /// A disk, or a direction of it, that is not this node's to give.
-    #[error("{job} asks to {direction} on disk {disk}, and this node can reserve {there}")]
-    Disk {
-        /// The job.
-        job: Name,
-        /// The disk.
-        disk: DiskId,
-        /// Which direction.
-        direction: DiskDirection,
-        /// What there is.
-        there: String,
-    },
-    /// Not enough of a disk's rate is left.
-    #[error("{job} asks to {direction} {asked} on disk {disk} and {free} of {capacity} is free")]
-    DiskRate {
-        /// The job.
-        job: Name,
-        /// The disk.
-        disk: DiskId,
-        /// Which direction.
-        direction: DiskDirection,
-        /// What it asks for.
-        asked: BytesPerSecond,
-        /// What is left for it.
-        free: BytesPerSecond,
-        /// What the disk has.
-        capacity: BytesPerSecond,
-    },
-    /// It asks for what this node's kernel cannot do.
-    #[error("this node cannot enforce what {job} asks for: {unmet}")]
-    Unenforceable {
-        /// The job.
-        job: Name,
-        /// What, and why.
-        unmet: Unmet,
-    },
-    /// No such job.
-    #[error("no job {job} is assigned here")]
-    Unknown {
-        /// The job.
-        job: Name,
-    },
 }
 
 /// What has come, for good: a clock that is set back takes nothing away.
@@ -160,7 +70,8 @@ impl Book {
     }
 
     /// What is to be enforced at `now`, as it is then: what is due, and beside it what has `come` already, by a clock that was
-    /// set back since. Where both do not fit, what is due goes first.
+    /// set back since. Where both do not fit, what is due goes first. O(n) for n jobs; only what is ahead of a clock that
+    /// was set back is admitted anew, each as in [`Self::with`].
     pub fn wanted(
         &self,
         come: &Come,
@@ -204,7 +115,8 @@ impl Book {
     }
 
     /// The book with `assignment` in it, in place of the same job's former one. At every instant of
-    /// its window, all that is assigned then fits.
+    /// its window, all that is assigned then fits. O(n log n) for n jobs; more where schedules have to fit in one by one,
+    /// which is looked at for each instant at which a job begins.
     ///
     /// # Errors
     /// Why it is not taken; `self` is unchanged in any case.
@@ -251,7 +163,8 @@ impl Book {
         Ok(book)
     }
 
-    /// Whether `assignment` fits at every instant of `window` beside the other jobs.
+    /// Whether `assignment` fits at every instant of `window` beside the other jobs: O(n log n) for n of them, and O(n)
+    /// more for each resource that it asks for.
     fn admit(
         &self,
         assignment: &Assignment,
@@ -338,57 +251,6 @@ impl Book {
         over.sort_by_key(|a| a.until_unix_nanos);
         over.into_iter().map(|a| a.job.clone()).collect()
     }
-}
-
-/// The jobs beside one, in a window of time: spans in which they ask for the same.
-struct Others<'a> {
-    parts: Vec<Cow<'a, Assignment>>,
-    from: WallTime,
-}
-
-impl<'a> Others<'a> {
-    fn in_window(book: &'a Book, job: &Name, window: Range<WallTime>) -> Self {
-        let overlaps = |a: &Cow<'_, Assignment>| {
-            a.from_unix_nanos < window.end && window.start < a.until_unix_nanos
-        };
-        let others = book.assignments.values().filter(|a| a.job != *job);
-        let parts = others.flat_map(Assignment::parts).filter(overlaps).collect();
-        Self { parts, from: window.start }
-    }
-
-    /// The most that they use together at any instant.
-    fn peak(&self, amount: impl Fn(&Assignment) -> u128) -> u128 {
-        self.heaps().map(|heap| heap.iter().map(|a| amount(a)).sum()).max().unwrap_or(0)
-    }
-
-    /// Whether the schedules of `assignment` are admitted beside theirs at every instant.
-    fn admit_beside(
-        &self,
-        assignment: &Assignment,
-        bounds: &Bounds,
-    ) -> Result<(), admission::Refusal> {
-        let asked = schedules(assignment, bounds);
-        bounds.admit(&[], &asked)?;
-        self.heaps().try_for_each(|heap| {
-            let running: Vec<_> = heap.iter().flat_map(|a| schedules(a, bounds)).collect();
-            bounds.admit(&running, &asked).map(drop)
-        })
-    }
-
-    /// Those that are there together at an instant, for each at which there is one more: whoever is there at any
-    /// other was there then.
-    fn heaps(&self) -> impl Iterator<Item = Vec<&Assignment>> {
-        let begins = self.parts.iter().map(move |a| a.from_unix_nanos.max(self.from));
-        let all = move || self.parts.iter().map(Cow::as_ref);
-        begins.map(move |instant| all().filter(|a| a.is_due(instant)).collect())
-    }
-}
-
-/// A job's processes, as far as it can be known before they are there: the fewest that can use its share.
-fn schedules(assignment: &Assignment, bounds: &Bounds) -> Vec<Schedule> {
-    let (cpu, most) = (assignment.cpu_ppm, bounds.task_most_ppm);
-    let processes = cpu.get().div_ceil(most.get().max(1)).max(1) as usize;
-    vec![bounds.part(cpu, period_of(assignment), processes); processes]
 }
 
 fn describe_disks(disks: &BTreeMap<DiskId, DiskRates>) -> String {
