@@ -236,12 +236,9 @@ impl Book {
         Ok(())
     }
 
-    /// The book without `job`.
-    #[must_use]
-    pub fn without(&self, job: &Name) -> Self {
-        let mut book = self.clone();
-        book.assignments.remove(job);
-        book
+    /// Takes `job` out; whether it was there. In place: many may end at once.
+    pub fn remove(&mut self, job: &Name) -> bool {
+        self.assignments.remove(job).is_some()
     }
 
     /// The jobs whose time is over, the earliest end first.

@@ -68,8 +68,8 @@ impl<E: Enforcer> Agent<E> {
 
     /// A job is no longer there, whether that can be recorded or not: a tick records it when it can.
     fn drop_from_book(&mut self, job: &Name) {
-        if self.book.assignments().contains_key(job) {
-            (self.book, self.is_recorded) = (self.book.without(job), false);
+        if self.book.remove(job) {
+            self.is_recorded = false;
             // The next job may have its name.
             self.forget_the_ended();
         }
