@@ -156,6 +156,10 @@ pub struct Status {
 pub struct JobStatus {
     /// What was assigned.
     pub assignment: Assignment,
+    /// Whether the node does for it what it can: it has begun, and what keeps its share does. Nothing else is waited for on a
+    /// node that enforces nothing. Older agents do not say.
+    #[serde(default)]
+    pub begun: bool,
     /// Its processes on this node.
     pub processes: Vec<u32>,
     /// Those among them that were bound to the job, or were started by one that was.
@@ -191,6 +195,7 @@ impl JobStatus {
     pub fn unmeasured(assignment: Assignment) -> Self {
         Self {
             assignment,
+            begun: false,
             processes: Vec::new(),
             borrowed: Vec::new(),
             cpu_used_nanos: Nanos::default(),
@@ -242,6 +247,7 @@ mod tests {
             at_unix_nanos: WallTime::from_unix_nanos(4),
         };
         let status = JobStatus {
+            begun: true,
             progress: Some(progress),
             now_unix_nanos: WallTime::from_unix_nanos(5),
             ..JobStatus::unmeasured(assignment)
@@ -250,11 +256,12 @@ mod tests {
         let mut text = serde_json::to_value(&answer).unwrap();
         assert_eq!(serde_json::from_value::<Response>(text.clone()).unwrap(), answer);
         let job = text["job"].as_object_mut().unwrap();
-        assert!(job.remove("now_unix_nanos").is_some());
+        assert!(job.remove("now_unix_nanos").is_some() && job.remove("begun").is_some());
         let of_job = job["progress"].as_object_mut().unwrap();
         assert!(of_job.remove("period").is_some() && of_job.remove("at_unix_nanos").is_some());
         let (period, at_unix_nanos) = (0, WallTime::default());
         let older = JobStatus {
+            begun: false,
             progress: Some(ProgressStatus { period, at_unix_nanos, ..progress }),
             now_unix_nanos: WallTime::default(),
             ..status

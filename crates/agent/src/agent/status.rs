@@ -21,10 +21,14 @@ impl<E: Enforcer> Agent<E> {
     }
 
     pub(super) fn job_status(&mut self, assignment: &Assignment) -> JobStatus {
+        let measured = self.enforcer.measure(assignment);
+        let enforces_nothing = self.capacity.capabilities.is_none();
+        let has_come = self.come.begun.contains_key(&assignment.job);
         JobStatus {
+            begun: has_come && (measured.cpu_kept_by.is_some() || enforces_nothing),
             progress: self.programs.progress_of(&assignment.job),
             now_unix_nanos: self.now,
-            ..self.enforcer.measure(assignment)
+            ..measured
         }
     }
 
@@ -53,6 +57,26 @@ mod tests {
     use super::*;
     use crate::wire::Request;
     use keeptime_mpiqos::wire::Progress;
+
+    // Goal: nobody waits for a share where none is kept. Method: a node that enforces nothing, and one that is to and does not.
+    #[test]
+    fn a_job_has_begun_when_the_node_does_for_it_what_it_can() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        let later = Assignment { from_unix_nanos: at(5), ..assignment("a", 9) };
+        assert_eq!(agent.answer(Request::Enforce(later), ROOT, at(1)), Response::Done);
+        let begun_at = |agent: &mut Agent<_>, second| {
+            agent.tick(at(second)).unwrap();
+            let job = "a".parse().unwrap();
+            match agent.answer(Request::Job { job }, ROOT, at(second)) {
+                Response::Job(status) => status.begun,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!([4, 5].map(|second| begun_at(&mut agent, second)), [false, true]);
+        agent.capacity.capabilities = Some(Default::default());
+        assert!(!begun_at(&mut agent, 6));
+    }
 
     // Goal: whoever has another clock knows how old a count is. Method: one that is told, and asked for a second later.
     #[test]
