@@ -95,6 +95,11 @@ impl LabFiles {
         std::fs::read_to_string(self.holder()).ok()?.parse().ok()
     }
 
+    /// The holder, as long as it runs.
+    pub fn running_holder(&self) -> Option<Identity> {
+        self.read_holder().filter(Identity::is_alive)
+    }
+
     pub fn write_holder(&self, holder: Identity) -> Result<(), LabError> {
         write_whole(&self.holder(), format!("{holder}\n").as_bytes())
     }
@@ -172,6 +177,13 @@ impl LabsLock {
         }
         let what = format!("another command's lock on {}", labs.display());
         Err(LabError::Stuck { what, seconds: LOCK_LIMIT.as_secs() })
+    }
+
+    /// Keeps others from making and removing labs of `runtime` while what is there is looked at; nothing where one does
+    /// just now, or there are none.
+    pub fn keep_idle(runtime: &Path) -> Option<Flock<File>> {
+        let labs = File::open(runtime.join("labs")).ok()?;
+        Flock::lock(labs, FlockArg::LockSharedNonblock).ok()
     }
 
     /// A handle that keeps the lock when this process is killed, for the process that goes on.

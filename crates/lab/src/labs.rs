@@ -150,11 +150,34 @@ impl Labs {
         }
     }
 
-    /// The names of all labs, also of those that have ended and are not yet removed.
+    /// The names of all labs that run, also while they are made.
     ///
     /// # Errors
     /// If the directory cannot be read.
     pub fn list(&self) -> Result<Vec<Name>, LabError> {
+        let mut names = self.names()?;
+        names.retain(|name| self.is_held(name));
+        Ok(names)
+    }
+
+    /// The names of labs of which only files, and perhaps groups, are left for [`Self::down`]: their holder was killed, or
+    /// who made or removed them. None while a lab is made or removed, since it may be that one.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub fn ended(&self) -> Result<Vec<Name>, LabError> {
+        let Some(_idle) = LabsLock::keep_idle(&self.runtime) else { return Ok(Vec::new()) };
+        let mut names = self.names()?;
+        names.retain(|name| !self.is_held(name));
+        Ok(names)
+    }
+
+    fn is_held(&self, name: &Name) -> bool {
+        LabFiles::new(&self.directory(), name).running_holder().is_some()
+    }
+
+    /// Of whatever has files.
+    fn names(&self) -> Result<Vec<Name>, LabError> {
         let directory = self.directory();
         let entries = match std::fs::read_dir(&directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -230,9 +253,7 @@ impl Labs {
     fn check_cpu(&self, spec: &Spec) -> Result<(), LabError> {
         let mut elsewhere = 0;
         for name in self.list()? {
-            if let Ok(lab) = self.open(&name)
-                && lab.files.read_holder().is_some_and(|holder| holder.is_alive())
-            {
+            if let Ok(lab) = self.open(&name) {
                 elsewhere += lab.spec.cpu();
             }
         }
@@ -245,7 +266,7 @@ impl Labs {
     }
 
     fn unknown(&self, name: &Name) -> LabError {
-        LabError::Unknown { name: name.clone(), labs: self.list().unwrap_or_default() }
+        LabError::Unknown { name: name.clone(), labs: self.names().unwrap_or_default() }
     }
 }
 
@@ -376,7 +397,7 @@ impl Lab {
     /// How it is now.
     pub fn status(&self) -> Status {
         let state = self.files.read_state();
-        let holder = self.files.read_holder().filter(|holder| holder.is_alive());
+        let holder = self.files.running_holder();
         let nodes: Vec<_> =
             (0..self.topology().nodes().len()).map(|at| self.node_status(at, &state)).collect();
         let running = nodes.iter().filter(|node| node.pid.is_some()).count();

@@ -86,14 +86,19 @@ fn a_killed_holder_takes_everything_with_it() {
     let Some(world) = World::new() else { return };
     let lab = world.up(3, 5);
     let sleeper = lab.spawn(Exec::new("n2", ["sleep", "1000"])).unwrap();
+    let (name, none) = ([lab.name().clone()], [].as_slice());
+    let listed = || (world.labs.list().unwrap(), world.labs.ended().unwrap());
+    assert_eq!(listed(), (name.to_vec(), none.to_vec()));
     sigkill(lab.status().holder_pid.unwrap());
     assert!(!sleeper.wait().unwrap().success());
     wait_for("all processes", || processes_of(lab.name()).is_empty());
     assert_eq!(lab.status().state, LabState::Ended);
+    assert_eq!(listed(), (none.to_vec(), name.to_vec()));
     assert!(matches!(lab.spawn(Exec::new("n1", ["true"])), Err(LabError::Ended { .. })));
     let again = Spec::star(lab.name().clone(), 1, RATE, CpuPpm::from_percent(1)).unwrap();
     assert!(matches!(world.labs.up(&again), Err(LabError::Exists { .. })));
     world.down(&lab);
+    assert_eq!(listed(), (none.to_vec(), none.to_vec()));
 }
 
 // As systems do with the files of users who have logged out, or old ones: all of them, or one by one.

@@ -229,6 +229,9 @@ fn print_lab(lab: &LabStatus) {
 }
 
 fn list(labs: &Labs, json: bool) -> Result<()> {
+    for name in labs.ended()? {
+        eprintln!("keeptime: lab {name} has ended; keeptime lab down {name} removes what is left");
+    }
     let names = labs.list()?;
     if json {
         return print_json(&names);

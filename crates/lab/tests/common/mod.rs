@@ -50,7 +50,8 @@ impl World {
     pub fn name(&self, tag: &str) -> Name {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        format!("{tag}-{}-{count}", std::process::id()).parse().unwrap()
+        // No name is the beginning of another.
+        format!("{tag}-{}-{count:03}", std::process::id()).parse().unwrap()
     }
 
     pub fn runtime(&self) -> &str {
@@ -85,9 +86,8 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for name in self.labs.list().unwrap_or_default() {
-            let _ = self.labs.down(&name);
-        }
+        let names = [self.labs.list(), self.labs.ended()].into_iter().flatten().flatten();
+        names.for_each(|name| drop(self.labs.down(&name)));
     }
 }
 
