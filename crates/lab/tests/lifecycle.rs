@@ -6,11 +6,13 @@ mod common;
 
 use common::{HAND, RATE, World, leftovers, output, processes_of, wait_for};
 use keeptime_lab::{Exec, LabError, LabState, Spec};
-use keeptime_linux::process::Identity;
+use keeptime_linux::process::{Identity, Process};
 use keeptime_model::name::Name;
 use keeptime_model::units::CpuPpm;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -134,75 +136,153 @@ fn a_crashed_node_is_told_and_the_others_go_on() {
     world.down(&lab);
 }
 
-fn start_up(world: &World, name: &Name) -> Child {
-    Command::new(HAND)
-        .args(["up", world.runtime(), name.as_str(), "4", "5 %"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
+/// How far a lab has come that is being made.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Point {
+    /// Its holder has started, and nothing says so yet.
+    Unwritten,
+    /// Its first node is there.
+    Begun,
+    /// All of it stands, and who makes it has not taken notice.
+    Stands,
 }
 
-// Whatever the moment: either the lab stands, or it goes by itself, or `down` removes it.
-#[test]
-fn an_up_that_is_killed_at_any_moment_leaves_nothing() {
-    let Some(world) = World::new() else { return };
-    let mut outcomes = [0; 2];
-    for millis in [0, 1, 2, 4, 7, 11, 16, 23, 32, 45, 64, 90, 130, 200] {
+const POINTS: [Point; 3] = [Point::Unwritten, Point::Begun, Point::Stands];
+
+/// A lab that is being made: `up` is stopped, so that it takes notice of nothing, and its holder waits or goes on.
+struct Making<'a> {
+    world: &'a World,
+    name: Name,
+    directory: PathBuf,
+    up: Child,
+    holder: Process,
+}
+
+impl<'a> Making<'a> {
+    fn until(world: &'a World, point: Point) -> Self {
         let name = world.name("killed");
-        let mut up = start_up(&world, &name);
-        std::thread::sleep(Duration::from_millis(millis));
-        let _ = up.kill();
-        let finished = up.wait().unwrap().success();
-        outcomes[usize::from(finished)] += 1;
-        if !finished && millis % 2 == 0 {
-            // The holder has the lock over all labs until it is decided, and `up` looks at what is free under it.
-            let most = CpuPpm::from_percent(10_000);
-            let refused = world.labs.up(&Spec::star(world.name("other"), 1, RATE, most).unwrap());
-            assert!(refused.is_err());
-            // It was killed too late, when the lab had been taken, or what stands goes.
-            let stands = || {
-                let lab = world.labs.open(&name);
-                lab.is_ok_and(|lab| lab.status().state == LabState::Up)
-            };
-            wait_for("the lab to stand or to go by itself", || {
-                stands()
-                    || leftovers(world.labs.runtime(), &name).is_empty()
-                    || world.labs.open(&name).is_err()
-                    || processes_of(&name).is_empty()
-            });
-        }
-        match world.labs.down(&name) {
-            Ok(_) | Err(LabError::Unknown { .. }) => {}
-            Err(error) => panic!("after {millis} ms: {error}"),
-        }
-        world.nothing_left(&name);
-    }
-    println!("killed {}, finished before {}", outcomes[0], outcomes[1]);
-}
-
-// The holder itself is killed while it builds: `up` tells, and nothing is left.
-#[test]
-fn a_holder_that_is_killed_while_it_builds_leaves_nothing() {
-    let Some(world) = World::new() else { return };
-    for millis in [0, 3, 8, 15, 30, 60] {
-        let name = world.name("holder");
-        let mut up = start_up(&world, &name);
-        let written = world.labs.runtime().join("labs").join(name.as_str()).join("holder.pid");
+        let directory = world.labs.runtime().join("labs").join(name.as_str());
+        let up = Command::new(HAND)
+            .args(["up-when-told", world.runtime(), name.as_str(), "4", "5 %"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let written = directory.join("waits");
         let mut holder = None;
         wait_for("the holder", || {
-            holder =
-                std::fs::read_to_string(&written).ok().and_then(|t| t.parse::<Identity>().ok());
+            let pid = std::fs::read_to_string(&written).ok().and_then(|text| text.parse().ok());
+            holder = pid.and_then(|pid| Identity::of(pid).unwrap()?.open().unwrap());
             holder.is_some()
         });
-        std::thread::sleep(Duration::from_millis(millis));
-        if let Some(process) = holder.unwrap().open().unwrap() {
-            process.signal(Signal::SIGKILL).unwrap();
+        let pid = Pid::from_raw(up.id() as i32);
+        kill(pid, Signal::SIGSTOP).unwrap();
+        let stopped = waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
+        assert_eq!(stopped, WaitStatus::Stopped(pid, Signal::SIGSTOP));
+        let making = Self { world, name, directory, up, holder: holder.unwrap() };
+        making.reach(point);
+        making
+    }
+
+    fn reach(&self, point: Point) {
+        let lab = || self.world.labs.open(&self.name).unwrap();
+        if point != Point::Unwritten {
+            self.let_go();
         }
-        if up.wait().unwrap().success() {
-            world.labs.down(&name).unwrap();
+        match point {
+            Point::Unwritten => {}
+            // Besides `up` and the holder.
+            Point::Begun => wait_for("its first node", || processes_of(&self.name).len() > 2),
+            Point::Stands => wait_for("all of it", || lab().status().state == LabState::Up),
         }
-        world.nothing_left(&name);
+    }
+
+    /// The holder goes on, if it waits.
+    fn let_go(&self) {
+        std::fs::write(self.directory.join("go"), "").unwrap();
+    }
+
+    fn kill_up(&mut self) {
+        self.up.kill().unwrap();
+        self.up.wait().unwrap();
+    }
+
+    fn kill_holder(&self) {
+        self.holder.signal(Signal::SIGKILL).unwrap();
+        assert!(self.holder.wait(Duration::from_secs(60)).unwrap());
+    }
+
+    /// Nothing is left, nor anything to remove.
+    fn is_gone(&self) {
+        self.world.nothing_left(&self.name);
+        let down = self.world.labs.down(&self.name);
+        assert!(matches!(down, Err(LabError::Unknown { .. })), "{down:?}");
+    }
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        // A test that fails leaves it stopped.
+        let _ = self.up.kill();
+        let _ = self.up.wait();
+    }
+}
+
+// Nobody knows of the lab: it goes by itself, and nobody makes or removes labs until it has.
+#[test]
+fn a_lab_whose_up_is_killed_goes_by_itself() {
+    let Some(world) = World::new() else { return };
+    for point in POINTS {
+        println!("{point:?}");
+        let mut making = Making::until(&world, point);
+        assert_eq!(world.labs.ended().unwrap(), [], "it may still come to stand");
+        making.kill_up();
+        if point == Point::Unwritten {
+            making.let_go();
+        }
+        let most = CpuPpm::from_percent(10_000);
+        let other = world.labs.up(&Spec::star(world.name("other"), 1, RATE, most).unwrap());
+        assert!(matches!(other, Err(LabError::Invalid(_))), "{other:?}");
+        assert!(!making.directory.exists(), "others had their turn before it was gone");
+        assert!(making.holder.wait(Duration::from_secs(60)).unwrap());
+        making.is_gone();
+    }
+}
+
+// Whoever makes it says why it does not stand, and has removed it by then.
+#[test]
+fn a_lab_whose_holder_is_killed_is_removed_by_who_makes_it() {
+    let Some(world) = World::new() else { return };
+    for point in POINTS {
+        println!("{point:?}");
+        let mut making = Making::until(&world, point);
+        making.kill_holder();
+        kill(Pid::from_raw(making.up.id() as i32), Signal::SIGCONT).unwrap();
+        assert_eq!(making.up.wait().unwrap().code(), Some(2));
+        making.is_gone();
+    }
+}
+
+// As with a machine that is short of memory. No process is left, no list has it, and what it had is there until `down`.
+#[test]
+fn a_lab_of_which_all_is_killed_waits_for_down() {
+    let Some(world) = World::new() else { return };
+    for point in POINTS {
+        println!("{point:?}");
+        let mut making = Making::until(&world, point);
+        making.kill_holder();
+        making.kill_up();
+        wait_for("all processes", || processes_of(&making.name).is_empty());
+        assert_eq!(world.labs.list().unwrap(), []);
+        assert_eq!(world.labs.ended().unwrap(), [making.name.clone()]);
+        let left = leftovers(world.labs.runtime(), &making.name);
+        assert_eq!(left[0], making.directory.display().to_string());
+        let are_groups = left[1..].iter().all(|other| other.starts_with("/sys/fs/cgroup"));
+        let may_have_groups = point != Point::Unwritten || left.len() == 1;
+        assert!(are_groups && may_have_groups, "{left:?}");
+        let report = world.labs.down(&making.name).unwrap();
+        assert_eq!((report.was_running, report.stragglers), (false, 0));
+        making.is_gone();
     }
 }
 
