@@ -131,7 +131,7 @@ impl HaProxy {
     fn lingering(&mut self) -> Result<usize, BalancerError> {
         const COMMAND: &str = "show info";
         let info = self.ask(COMMAND)?;
-        let own = |line: &str| line.strip_prefix("Pid: ")?.trim().parse::<u32>().ok();
+        let own = |line: &str| line.strip_prefix("Pid: ")?.trim().parse::<i32>().ok();
         let process = info.lines().find_map(own);
         let number = process.ok_or_else(|| self.unexpected(COMMAND, "no process number"))?;
         let process = Life::of(number);

@@ -9,10 +9,11 @@
 
 use crate::balancer::{Balancer, BalancerError};
 use crate::command::run;
-use crate::proc::{Process, children, connected_to, process, title};
+use crate::proc::{children, connected_to, process, title};
 use crate::tally::Tally;
 use crate::traffic::{Change, Observed, Seen, Server, Traffic, Weight};
 use keeptime_files::{Mode, replace};
+use keeptime_linux::process::Identity;
 use keeptime_model::Invalid;
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
@@ -37,10 +38,10 @@ const PAUSE_LEAST: Duration = Duration::from_secs(1);
 const PAUSE_MOST: Duration = RELOAD_WITHIN;
 
 /// Masters whose last reload was not seen to succeed, whichever of their upstreams it was for.
-static PAUSES: Mutex<BTreeMap<Process, Pause>> = Mutex::new(BTreeMap::new());
+static PAUSES: Mutex<BTreeMap<Identity, Pause>> = Mutex::new(BTreeMap::new());
 /// Whose turn it is to write what a master reads, and to have it reload. One at a time: the new workers of one would be taken for
 /// those of another, which may have read that one's file as it was before.
-static TURNS: Mutex<BTreeMap<Process, Turn>> = Mutex::new(BTreeMap::new());
+static TURNS: Mutex<BTreeMap<Identity, Turn>> = Mutex::new(BTreeMap::new());
 
 type Turn = Arc<Mutex<()>>;
 
@@ -58,11 +59,11 @@ pub struct Nginx {
     /// What the file says.
     told: BTreeMap<Name, Traffic>,
     /// The master that was last made to read the file, or that started after it was written.
-    master: Option<Process>,
+    master: Option<Identity>,
     /// Workers of before the last reload.
-    before: Vec<Process>,
+    before: Vec<Identity>,
     /// All workers when it was last looked: they may outlive their master.
-    workers: Vec<Process>,
+    workers: Vec<Identity>,
 }
 
 /// For so long a master is not made to read its configuration again.
@@ -126,14 +127,14 @@ impl Nginx {
     }
 
     /// The master, if it runs.
-    fn running(&self) -> Result<Process, BalancerError> {
+    fn running(&self) -> Result<Identity, BalancerError> {
         let number = process_file(&self.configuration).and_then(fs::read_to_string);
         let running = number.as_ref().ok().and_then(|number| process(number.trim().parse().ok()?));
         let running =
             running.filter(|process| self.master == Some(*process) || is_master(*process));
         running.ok_or_else(|| {
-            let has_ended = self.master.is_some_and(|master| !master.runs());
-            if has_ended && !self.workers.iter().any(|worker| worker.runs()) {
+            let has_ended = self.master.is_some_and(|master| !master.is_alive());
+            if has_ended && !self.workers.iter().any(|worker| worker.is_alive()) {
                 return BalancerError::Ended { balancer: self.name.clone() };
             }
             self.unreachable(number.err().unwrap_or_else(|| ErrorKind::NotFound.into()))
@@ -159,7 +160,7 @@ impl Nginx {
         let outcome = self.reload_by(master, began + RELOAD_WITHIN);
         let mut pauses = pauses();
         // Those that have ended are not asked any more.
-        pauses.retain(|master, _| master.runs());
+        pauses.retain(|master, _| master.is_alive());
         let before = pauses.remove(&master).map(|pause| pause.length);
         if let Err(error) = &outcome {
             let length = pause_after(before.unwrap_or_default(), began.elapsed());
@@ -169,10 +170,10 @@ impl Nginx {
         outcome
     }
 
-    fn reload_by(&mut self, master: Process, deadline: Instant) -> Result<(), BalancerError> {
-        let workers = children(master.id);
+    fn reload_by(&mut self, master: Identity, deadline: Instant) -> Result<(), BalancerError> {
+        let workers = children(master.pid);
         // The program that runs: what is installed may be another by now.
-        let mut reload = Command::new(format!("/proc/{}/exe", master.id));
+        let mut reload = Command::new(format!("/proc/{}/exe", master.pid));
         reload.arg("-c").arg(&self.configuration).args(["-s", "reload"]);
         // It reads the configuration before it tells the master, and looks names up that stand there.
         let outcome = run(&mut reload, RELOAD_WITHIN);
@@ -280,16 +281,16 @@ impl Balancer for Nginx {
         }
         // One that was started again has read the file when it started.
         self.master = Some(master);
-        let own = children(master.id);
+        let own = children(master.pid);
         // Workers go on when another master takes the place of theirs, and do not end what they work on any sooner.
         let known: BTreeSet<_> = self.workers.iter().chain(&self.before).copied().collect();
-        let left = known.into_iter().filter(|worker| !own.contains(worker) && worker.runs());
+        let left = known.into_iter().filter(|worker| !own.contains(worker) && worker.is_alive());
         let workers: Vec<_> = own.iter().copied().chain(left).collect();
         self.before.retain(|worker| workers.contains(worker));
-        let ends = |worker: &&Process| {
+        let ends = |worker: &&Identity| {
             self.before.contains(worker)
                 || !own.contains(worker)
-                || title(worker.id).contains(ENDING)
+                || title(worker.pid).contains(ENDING)
         };
         let lingering = workers.iter().filter(ends).count();
         let connected = connected_to(&workers);
@@ -348,13 +349,13 @@ impl Balancer for Nginx {
     }
 }
 
-fn pauses() -> MutexGuard<'static, BTreeMap<Process, Pause>> {
+fn pauses() -> MutexGuard<'static, BTreeMap<Identity, Pause>> {
     locked(&PAUSES)
 }
 
-fn turn_of(master: Process) -> Turn {
+fn turn_of(master: Identity) -> Turn {
     let mut turns = locked(&TURNS);
-    turns.retain(|master, _| master.runs());
+    turns.retain(|master, _| master.is_alive());
     Arc::clone(turns.entry(master).or_default())
 }
 
@@ -370,8 +371,8 @@ fn pause_after(before: Duration, took: Duration) -> Duration {
 
 /// Whether `process` is a master of nginx, or will call itself so in a moment. The number in the file of one that has
 /// ended may be anybody's by now: neither are that one's children workers, nor is its program to be run.
-fn is_master(process: Process) -> bool {
-    let title = title(process.id);
+fn is_master(process: Identity) -> bool {
+    let title = title(process.pid);
     let mut words = title.split(' ');
     title.contains(": master process") || words.next().is_some_and(|word| word.ends_with("nginx"))
 }
@@ -391,10 +392,10 @@ fn process_file(configuration: &Path) -> std::io::Result<PathBuf> {
 
 /// Whether new workers are there and none of those `before` takes connections. The master starts all
 /// new ones before it tells the old ones.
-fn has_taken_over(master: Process, before: &[Process]) -> bool {
-    let now = children(master.id);
-    let is_new = |worker: &Process| !before.contains(worker);
-    let ends = |worker: &Process| is_new(worker) || title(worker.id).contains(ENDING);
+fn has_taken_over(master: Identity, before: &[Identity]) -> bool {
+    let now = children(master.pid);
+    let is_new = |worker: &Identity| !before.contains(worker);
+    let ends = |worker: &Identity| is_new(worker) || title(worker.pid).contains(ENDING);
     now.iter().any(is_new) && now.iter().all(ends)
 }
 
@@ -497,14 +498,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut nginx = with_own_number(&directory);
         nginx.prepare().unwrap();
-        nginx.master = process(std::process::id());
+        nginx.master = process(std::process::id() as i32);
         let worker = process(1).unwrap();
         nginx.workers = vec![worker];
         for _ in 0..2 {
             assert_eq!(nginx.observe().unwrap().lingering, 1);
         }
         // It ended, and its number is another's.
-        nginx.workers = vec![Process { started: worker.started + 1, ..worker }];
+        nginx.workers = vec![Identity { start: worker.start + 1, ..worker }];
         assert_eq!(nginx.observe().unwrap().lingering, 0);
     }
 

@@ -17,7 +17,7 @@
 //! thread is first shrunk to less than a millionth of a processor, and then leaves: nothing is lost
 //! in any state.
 
-use crate::process::{Identity, Stat, cpu_time, read_text};
+use crate::process::{Identity, Stat, cpu_time};
 use crate::syscall::SyscallError;
 use keeptime_model::Invalid;
 use keeptime_model::units::{CpuPpm, Nanos};
@@ -220,13 +220,7 @@ pub fn release(pids: &[i32]) -> Result<(), SyscallError> {
 pub fn observe(pids: &[i32]) -> Result<Vec<Task>, SyscallError> {
     let mut tasks = Vec::new();
     for pid in pids {
-        let path = format!("/proc/{pid}/stat");
-        let text = match read_text(&path) {
-            Ok(text) => text,
-            Err(error) if is_gone(error.raw_os_error()) => continue,
-            Err(error) => return Err(SyscallError::of_io("read", path)(error)),
-        };
-        let Some(Stat { parent, threads, start }) = Stat::parse(&text) else { continue };
+        let Some(Stat { parent, threads, start, .. }) = Stat::of(*pid)? else { continue };
         // Whoever ends just now is left out by the next question.
         let used = cpu_time(*pid)?.unwrap_or_default();
         match read(*pid) {
@@ -380,10 +374,6 @@ fn part_of_each(
 /// Parts per 2^20 of a processor, as the kernel counts.
 fn ratio(spec: DeadlineSpec) -> u64 {
     ((u128::from(spec.runtime.get()) << 20) / u128::from(spec.period.get().max(1))) as u64
-}
-
-fn is_gone(error: Option<i32>) -> bool {
-    matches!(error, Some(libc::ENOENT | libc::ESRCH))
 }
 
 fn set_raw(tid: i32, raw: &RawAttributes) -> Result<(), SyscallError> {

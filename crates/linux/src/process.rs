@@ -48,14 +48,7 @@ impl Identity {
     /// # Errors
     /// If `/proc` cannot be read.
     pub fn of(pid: i32) -> Result<Option<Self>, SyscallError> {
-        let path = format!("/proc/{pid}/stat");
-        match read_text(&path) {
-            Ok(text) => Ok(parse_stat(&text).map(|start| Self { pid, start })),
-            Err(error) => match Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)) {
-                Errno::ENOENT | Errno::ESRCH => Ok(None),
-                errno => Err(SyscallError { call: "read", object: path, errno }),
-            },
-        }
+        Ok(Stat::of(pid)?.map(|stat| Self { pid, start: stat.start }))
     }
 
     /// True while this very process runs.
@@ -528,14 +521,11 @@ fn c_string(text: &OsStr) -> Result<CString, SyscallError> {
     CString::new(text.as_bytes()).map_err(nul)
 }
 
-/// The start time in a `/proc/PID/stat` line; nothing if the process has ended.
-fn parse_stat(text: &str) -> Option<u64> {
-    Stat::parse(text).map(|stat| stat.start)
-}
-
 /// What the line `/proc/PID/stat` tells of a process that has not ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stat {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// Its program's name, up to 15 bytes. It is never empty, also while the process becomes that program.
+    pub name: String,
     /// The process that started it.
     pub parent: i32,
     /// How many threads it has.
@@ -545,10 +535,26 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
+    /// Of the process that has the number `pid` now; nothing if there is none, or it has ended and only waits for its parent.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn of(pid: i32) -> Result<Option<Self>, SyscallError> {
+        let path = format!("/proc/{pid}/stat");
+        match read_text(&path) {
+            Ok(text) => Ok(Self::parse(&text)),
+            Err(error) => match Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)) {
+                Errno::ENOENT | Errno::ESRCH => Ok(None),
+                errno => Err(SyscallError { call: "read", object: path, errno }),
+            },
+        }
+    }
+
     /// Nothing if it has ended. The second field is the program's name in parentheses and may itself contain any
     /// character.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (_, after) = text.rsplit_once(')')?;
+    fn parse(text: &str) -> Option<Self> {
+        let (before, after) = text.rsplit_once(')')?;
+        let (_, name) = before.split_once('(')?;
         let mut fields = after.split_ascii_whitespace();
         let state = fields.next()?;
         let parent = fields.next()?.parse().ok()?;
@@ -560,7 +566,7 @@ impl Stat {
             "Z" => threads <= 1,
             _ => false,
         };
-        (!has_ended).then_some(Self { parent, threads, start })
+        (!has_ended).then(|| Self { name: name.into(), parent, threads, start })
     }
 }
 
@@ -622,19 +628,20 @@ mod tests {
     #[test]
     fn names_with_parentheses_do_not_confuse() {
         let line = "7 (a) R ) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0";
-        assert_eq!(parse_stat(line), Some(4242));
+        let stat = Stat { name: "a) R ".into(), parent: 1, threads: 1, start: 4242 };
+        assert_eq!(Stat::parse(line), Some(stat.clone()));
         let threads = "7 (a) R ) S 3 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 5 0 4242 0 0";
-        assert_eq!(Stat::parse(threads), Some(Stat { parent: 3, threads: 5, start: 4242 }));
+        assert_eq!(Stat::parse(threads), Some(Stat { parent: 3, threads: 5, ..stat }));
     }
 
     // A program whose first thread has ended goes on with the others, and is scheduled, moved and ended as before.
     #[test]
     fn a_process_has_ended_when_all_its_threads_have() {
         let line = "7 (a) Z 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0";
-        assert_eq!(parse_stat(line), None);
+        assert_eq!(Stat::parse(line), None);
         let others = line.replace(" 20 0 1 0 ", " 20 0 2 0 ");
-        assert_eq!(parse_stat(&others), Some(4242));
-        assert_eq!(parse_stat(&others.replace(") Z", ") X")), None);
+        assert_eq!(Stat::parse(&others).unwrap().start, 4242);
+        assert_eq!(Stat::parse(&others.replace(") Z", ") X")), None);
     }
 
     // Anybody may call a process as they like, and nobody is overlooked for that. A thread gives itself such a
