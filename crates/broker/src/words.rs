@@ -104,10 +104,16 @@ fn in_utc(time: WallTime) -> String {
     time.to_string()
 }
 
-/// What is held, in one line; `show` writes a time.
+/// What is held and where, in one line; `show` writes a time.
 pub fn grant(grant: &Grant, show: &dyn Fn(WallTime) -> String) -> String {
     let nodes: Vec<_> = grant.nodes.iter().map(Name::as_str).collect();
-    let mut parts = vec![nodes.join(" ")];
+    let told = [nodes.join(" "), held(grant, show)].into_iter().filter(|part| !part.is_empty());
+    told.collect::<Vec<_>>().join(", ")
+}
+
+/// What is held, wherever that is; `show` writes a time.
+pub fn held(grant: &Grant, show: &dyn Fn(WallTime) -> String) -> String {
+    let mut parts = Vec::new();
     if grant.cpu_ppm != CpuPpm::default() {
         let period = grant.cpu_period_nanos.map(|period| format!(" in every {}", period.rounded()));
         let each = match grant.rank_cpu_ppm.as_slice() {

@@ -82,7 +82,7 @@ pub enum Command {
     Broker(BrokerCommand),
     /// Reserve nodes, CPU, bandwidth and disk rates, now or in advance
     Reserve(ReserveArguments),
-    /// List reservations
+    /// List reservations: those that are there, will be, or wait for room
     List(ListArguments),
     /// Show a reservation
     Show(OneArguments),

@@ -9,7 +9,7 @@
 //! * [`profiler`]: all runs that an application's curves need;
 //! * [`demo`]: the whole main job; [`record`], [`report`], [`chart`], [`story`]: what people see of it; [`named`]: what scripts do;
 //! * [`brokers`]: a lab's broker; [`web`]: its web servers; [`slurm`]: its batch system; [`place`], [`topology`]: which broker is meant, and what it has; [`import`]: what Slurm has; [`certificates`]: a small authority;
-//! * [`requests`], [`times`], [`lasting`], [`gantt`]: between people's words and its own;
+//! * [`requests`], [`times`], [`lasting`], [`gantt`], [`listing`]: between people's words and its own;
 //! * [`live`]: what a terminal shows of runs while they go on; [`terminal`]: whether there is one that can;
 //! * [`load`], [`traffic`]: traffic that loads links and is measured.
 #![forbid(unsafe_code)]
@@ -33,6 +33,7 @@ pub mod import;
 pub mod interrupt;
 pub mod job_command;
 pub mod lasting;
+pub mod listing;
 pub mod live;
 pub mod load;
 pub mod machine;

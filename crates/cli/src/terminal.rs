@@ -1,5 +1,6 @@
 //! What can be shown where output goes: a terminal that draws, one that prints only, or none at all.
 
+use ratatui::crossterm::terminal::size;
 use std::env;
 use std::ffi::OsStr;
 use std::io::IsTerminal;
@@ -15,6 +16,28 @@ pub fn has_colours(stream: &impl IsTerminal) -> bool {
     is_coloured(draws(stream), env::var_os("NO_COLOR").as_deref())
 }
 
+/// A table as standard output takes it: on a terminal lines end where that does, since what goes on in the next one is in no column;
+/// files and programs have all of it.
+pub fn fitted(table: String) -> String {
+    if !std::io::stdout().is_terminal() {
+        return table;
+    }
+    let columns = size().map_or(COLUMNS, |(columns, _)| usize::from(columns));
+    // One that does not say how wide it is says 0.
+    cut(&table, if columns == 0 { COLUMNS } else { columns })
+}
+
+fn cut(table: &str, columns: usize) -> String {
+    let line = |line: &str| {
+        if line.chars().count() <= columns {
+            return format!("{line}\n");
+        }
+        let kept: String = line.chars().take(columns.saturating_sub(1)).collect();
+        format!("{}\u{2026}\n", kept.trim_end())
+    };
+    table.lines().map(line).collect()
+}
+
 fn can_draw(is_terminal: bool, term: Option<&OsStr>) -> bool {
     is_terminal && term != Some(OsStr::new("dumb"))
 }
@@ -23,9 +46,19 @@ fn is_coloured(draws: bool, no_color: Option<&OsStr>) -> bool {
     draws && no_color.is_none_or(OsStr::is_empty)
 }
 
+/// Of terminals that do not say how wide they are.
+const COLUMNS: usize = 80;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_end_where_the_terminal_does() {
+        let table = "job  what\nr1   eight µ\nr2   more than that\n";
+        assert_eq!(cut(table, 12), "job  what\nr1   eight µ\nr2   more t\u{2026}\n");
+        assert_eq!(cut(table, 11), "job  what\nr1   eight\u{2026}\nr2   more\u{2026}\n");
+    }
 
     #[test]
     fn nothing_is_drawn_where_nobody_would_see_it() {

@@ -75,6 +75,20 @@ pub fn show(time: WallTime, zone: &TimeZone) -> String {
     }
 }
 
+/// The same for tables, to the minute: without its date today, without its year this year, and else the date alone.
+pub fn show_briefly(time: WallTime, now: &Zoned) -> String {
+    let Ok(timestamp) = Timestamp::from_nanosecond(i128::from(time.unix_nanos())) else {
+        return "never".into();
+    };
+    let time = timestamp.to_zoned(now.time_zone().clone());
+    let format = match () {
+        () if time.date() == now.date() => "%H:%M",
+        () if time.year() == now.year() => "%m-%d %H:%M",
+        () => "%F",
+    };
+    time.strftime(format).to_string()
+}
+
 /// The first whole second that is not before `time`. A time from which on something would be admitted is told so: people
 /// ask for whole seconds, and in the one before it would be refused.
 pub fn whole_second_from(time: WallTime) -> WallTime {
@@ -127,6 +141,16 @@ mod tests {
     fn noon() -> Zoned {
         let zone = TimeZone::fixed(jiff::tz::offset(1));
         Date::constant(2026, 11, 21).at(12, 30, 0, 0).to_zoned(zone).unwrap()
+    }
+
+    #[test]
+    fn a_table_tells_of_a_time_what_is_not_known() {
+        let now = noon();
+        let told = |text: &str| show_briefly(parse(text, &now).unwrap(), &now);
+        assert_eq!(told("+40min"), "13:10");
+        assert_eq!(told("tomorrow 9:05"), "11-22 09:05");
+        assert_eq!(told("2027-01-02 9:05"), "2027-01-02");
+        assert_eq!(show_briefly(WallTime::from_unix_nanos(u64::MAX), &now), "2554-07-22");
     }
 
     #[test]

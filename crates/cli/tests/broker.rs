@@ -100,7 +100,7 @@ fn only_its_owner_and_operators_change_a_reservation() {
     let operator = broker.keeptime(&["cancel", "r2"], None);
     assert_eq!(operator.status.code(), Some(0), "{}", said(&operator));
     let list = said(&broker.keeptime(&["list"], Some(NOBODY)));
-    assert!(list.contains("r1 granted, root") && !list.contains("r2"), "{list}");
+    assert!(list.contains("\nr1   granted  root  ") && !list.contains("r2"), "{list}");
     let why = said(&broker.keeptime(&["why", "r2"], Some(NOBODY)));
     assert!(why.contains("cancelled by root"), "{why}");
 }
@@ -239,6 +239,21 @@ fn several_are_cancelled_and_what_cannot_be_is_told() {
     assert_eq!(keeptime(&["list", "--json"]), (0, ["[]\n", ""].map(String::from)));
     let other = keeptime(&["list", "--node", "n1", "--state", "active"]);
     assert_eq!(other, (0, ["no such reservation\n", ""].map(String::from)));
+    // What was refused hides nothing of what was not, and is told to who asks for it, and to programs.
+    let refused = ["reserve", "--nodes", "1", "--cpu", "9000%", "--for", "1h"];
+    assert_eq!(keeptime(&refused).0, 1);
+    let (_, [all, _]) = keeptime(&["list", "--all"]);
+    let firsts: Vec<_> = all.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(firsts, ["job", "r1", "r2", "r3", "r4", "1"], "{all}");
+    assert!(all.ends_with("\n1 refused: --state refused shows them\n"), "{all}");
+    let (_, [told, _]) = keeptime(&["list", "--state", "refused"]);
+    assert!(told.contains("\nr5   refused  root  ") && told.contains("9000 %"), "{told}");
+    let (_, [told, _]) = keeptime(&["list", "--all", "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(
+        (value[4]["handle"].as_str(), value[4]["state"].as_str()),
+        (Some("r5"), Some("refused"))
+    );
 }
 
 #[test]

@@ -89,7 +89,8 @@ fn a_run_goes_on_without_its_terminal() {
     assert!(!text.contains("goes on"), "what was told there is not told again: {text}");
     world.wait_until_idle(&before, PATIENCE);
     assert!(world.run(&["show", "r1"], 0).starts_with("r1 done, root"));
-    assert!(world.run(&["list", "--state", "done"], 0).starts_with("r1 done, root"));
+    let done = world.run(&["list", "--state", "done"], 0);
+    assert!(done.lines().nth(1).unwrap().starts_with("r1   done   root  "), "{done}");
 }
 
 // Goal: who looks later sees which runs failed, and how. Method: a program that fails, one that takes too long, and one
@@ -111,11 +112,13 @@ fn a_run_that_did_not_do_its_part_is_told_as_such() {
     signal(u32::try_from(going["process"].as_u64().unwrap()).unwrap(), Signal::SIGTERM);
     world.wait_until_idle(&before, PATIENCE);
     let all = world.run(&["list", "--all"], 0);
-    let ends = ["failed (exit code 3)", "failed (ended at its limit)", "cancelled"];
-    for ((number, line), end) in (1..).zip(all.lines()).zip(ends) {
-        assert!(line.starts_with(&format!("r{number} {end}, root")), "{all}");
+    let ends =
+        [("failed", " exit code 3; "), ("failed", " ended at its limit; "), ("cancelled", "")];
+    for ((number, line), (state, how)) in (1..).zip(all.lines().skip(1)).zip(ends) {
+        assert!(line.starts_with(&format!("r{number}   {state:<9}  root  ")), "{all}");
+        assert!(line.contains(how), "{all}");
     }
-    assert_eq!(all.lines().count(), ends.len(), "{all}");
+    assert_eq!(all.lines().count(), 1 + ends.len(), "{all}");
     assert!(world.run(&["why", "r1"], 0).ends_with("r1 failed (exit code 3): its run is over\n"));
     let shown: Value = serde_json::from_str(&world.run(&["show", "r1", "--json"], 0)).unwrap();
     assert_eq!(shown["run"], serde_json::json!({ "exit-code": 3 }));
@@ -214,7 +217,7 @@ fn a_run_waits_without_its_terminal() {
     }
     wait("its place in the list", PATIENCE, || {
         let waits = world.run(&["list", "--state", "waiting"], 0);
-        waits.contains(" waiting, root") && waits.contains("place 1 in line, until ")
+        waits.contains("  waiting  root  ") && waits.contains("place 1 in line, until ")
     });
     world.run(&["cancel", rest["handle"].as_str().unwrap()], 0);
     let text = ended(&file);

@@ -579,7 +579,7 @@ impl OfNobody<'_> {
         };
         let reserve = ["reserve", "--nodes", "n1,n2", "--cpu", "2%", "--for", "10min"];
         assert!(run(&reserve).starts_with("r1 active, "));
-        assert!(run(&["list"]).starts_with("r1 active, "));
+        assert!(run(&["list"]).contains("\nr1   active  "));
         let timeline = run(&["timeline", "--to", "+1h"]);
         assert!(timeline.contains("CPU of n1") && timeline.contains('█'), "{timeline}");
         let nodes = run(&["nodes"]);

@@ -129,7 +129,7 @@ fn a_run_is_held_at_its_rate_and_at_another_one() {
     let view = running.wait_for("steered");
     assert_eq!(view["application"], "turns");
     let list = said(&world.keeptime(&["list"]).output().unwrap());
-    assert!(list.contains(" for turns, "), "{list}");
+    assert!(list.contains("  turns  "), "{list}");
     assert_eq!(view["state"]["target_ppm"], 500_000);
     wait("what keeps its share", PATIENCE, || {
         let view = running.view();

@@ -257,10 +257,11 @@ pub struct ModifyArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = manual::LIST)]
 pub struct ListArguments {
     #[command(flatten)]
     pub place: BrokerPlace,
-    /// Also those that are over
+    /// Also those that are over, but for what was refused, which is counted; JSON has that, too
     #[arg(long)]
     pub all: bool,
     /// Only those of this user
@@ -273,7 +274,7 @@ pub struct ListArguments {
     /// Only those on this node
     #[arg(long)]
     pub node: Option<Name>,
-    /// Print JSON instead of sentences
+    /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
 }

@@ -9,6 +9,16 @@ number are named: its program is there, and is ended where it is not to be.
 Example: keeptime modify r17 --cpu 40% --until 18:00
 Exit code 1: refused, with the reason; the reservation is as it was."#;
 
+/// Below `keeptime list --help`.
+pub const LIST: &str = r#"The newest stand last. Times are to the minute: without a date today, without a
+year this year. On a terminal lines are cut where it ends; `keeptime show r17`
+tells all of one, and `keeptime why r17` how it came to that.
+
+Examples:
+  keeptime list                      # what is there, will be, or waits for room
+  keeptime list --all                # what is over, too
+  keeptime list --state refused      # what was not granted, and why"#;
+
 /// Below `keeptime cancel --help`.
 pub const CANCEL: &str = r#"Each is cancelled that can be. Of several, --json prints a list of those that
 were.

@@ -7,7 +7,7 @@ use crate::arguments::{
 };
 use crate::lasting::{Lasting, Source, ToldLasting};
 use crate::place::{self, connect};
-use crate::{allocation, brokers, files, requests, story, times, waiting};
+use crate::{allocation, brokers, files, listing, requests, story, terminal, times, waiting};
 use anyhow::{Result, ensure};
 use jiff::Zoned;
 use jiff::tz::TimeZone;
@@ -186,10 +186,19 @@ pub fn list(arguments: &ListArguments) -> Result<Ending> {
     let all = client.all_reservations(filter).map_err(brokers::failure)?;
     if arguments.json {
         print_json(&all)?;
-    } else if all.is_empty() {
+        return Ok(Ending::Done);
+    }
+    let (told, refused) = match arguments.state {
+        None => listing::without_refused(all),
+        Some(_) => (all, 0),
+    };
+    if !told.is_empty() {
+        print!("{}", terminal::fitted(listing::table(&told, &Zoned::now())));
+    } else if refused == 0 {
         println!("{}", if is_some { "no such reservation" } else { "nothing is reserved" });
-    } else {
-        all.iter().for_each(|reservation| println!("{}", describe(reservation)));
+    }
+    if refused > 0 {
+        println!("{refused} refused: --state refused shows them");
     }
     Ok(Ending::Done)
 }
@@ -393,13 +402,10 @@ fn describe(reservation: &Reservation) -> String {
 
 /// What is held, or why nothing is.
 fn describe_what(reservation: &Reservation) -> String {
-    let Request { spare, malleable, .. } = &reservation.request;
     match (&reservation.grant, &reservation.refusal) {
         (Some(grant), _) => {
-            let spare = if *spare { ", and what is spare" } else { "" };
-            let by = malleable.map(|malleable| in_local_time(malleable.by_unix_nanos));
-            let by = by.map(|by| format!(", slower or faster by {by}")).unwrap_or_default();
-            format!("{}{spare}{by}", words::grant(grant, &in_local_time))
+            let beside = listing::beside(&reservation.request, &in_local_time);
+            words::grant(grant, &in_local_time) + &beside
         }
         (None, Some(refusal)) => refusal.words(&in_local_time),
         (None, None) => String::new(),
