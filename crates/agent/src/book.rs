@@ -369,6 +369,24 @@ mod tests {
         assert!(book.with(later("c", 21, 1, 0, 10), &capacity(), at(1)).is_err());
     }
 
+    // What has no share takes no processor from others, and none of theirs is in its way: also where shares have to fit on
+    // processors one by one.
+    #[test]
+    fn what_has_flows_alone_is_there_beside_all_of_the_cpu() {
+        let capacity = Capacity { schedules: Some(Bounds::user_level(1)), ..capacity() };
+        let all = bounds_of(&capacity).min(capacity.cpu);
+        let full = Assignment { cpu_ppm: all, ..assignment("full", 1, 1, 9) };
+        let book = Book::default().with(full, &capacity, at(1)).unwrap();
+        assert!(book.with(assignment("more", 1, 1, 9), &capacity, at(1)).is_err());
+        let flows = Assignment { cpu_ppm: CpuPpm::default(), ..assignment("flows", 1, 1, 9) };
+        assert!(book.with(flows, &capacity, at(1)).is_ok());
+    }
+
+    /// What all that is kept from user space may have.
+    fn bounds_of(capacity: &Capacity) -> CpuPpm {
+        capacity.schedules.as_ref().unwrap().capacity()
+    }
+
     // It has 10 % until 5 s and 30 % from then on, of 40: beside it there are 30 % until then, and 10 % after.
     #[test]
     fn what_has_more_later_leaves_the_rest_to_others_until_then() {

@@ -258,10 +258,11 @@ impl Kernel {
         self.cpu.keep(assignment, &group)
     }
 
-    fn keep_rest(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), CgroupError> {
-        let rest = self.group.rest()?;
-        self.look_for(&rest);
-        self.cpu.keep_rest(wanted, &rest)
+    fn keep_rest(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), Failures> {
+        if let Ok(rest) = self.group.rest() {
+            self.look_for(&rest);
+        }
+        self.cpu.keep_rest(wanted, &self.group)
     }
 
     /// A group that somebody has taken away is made again, and has no limit of a disk then.
@@ -434,7 +435,7 @@ impl Enforcer for Kernel {
         self.end_strays(wanted);
         let mut failures = Failures::default();
         failures.note_each(wanted, |assignment| self.make_group(assignment));
-        failures.note_of_all(self.keep_rest(wanted));
+        failures.add(self.keep_rest(wanted));
         failures.note_each(wanted, |assignment| self.take_services(assignment));
         let standing = match failures.is_empty() {
             true => Cow::Borrowed(wanted),

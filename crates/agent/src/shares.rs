@@ -65,6 +65,12 @@ pub fn disk_shares(
     shares
 }
 
+/// What each of so many may have of the CPU that is left by those who have a share: none of them was promised any.
+pub fn part_of_rest(left: CpuPpm, sharers: usize) -> CpuPpm {
+    let sharers = u32::try_from(sharers.max(1)).unwrap_or(u32::MAX);
+    CpuPpm::new(left.get() / sharers).max(FLOOR)
+}
+
 /// What is to keep a job's share on a node where this was found: the first that its processes can have.
 pub fn mechanisms(assignment: &Assignment, found: &Capabilities) -> Vec<CpuMechanism> {
     use CpuMechanism::{Auto, Bandwidth, Deadline, UserLevel};
@@ -233,6 +239,14 @@ mod tests {
         assert_eq!(written(&shares.rest), Some(20));
         // Reading was promised to nobody.
         assert_eq!(shares.rest[&disk()].of(DiskDirection::Read), None);
+    }
+
+    #[test]
+    fn who_has_no_share_of_the_cpu_has_a_part_of_what_is_left() {
+        let part = |left, sharers| part_of_rest(CpuPpm::from_percent(left), sharers);
+        assert_eq!([part(90, 0), part(90, 1)], [CpuPpm::from_percent(90); 2]);
+        assert_eq!(part(90, 3), CpuPpm::from_percent(30));
+        assert_eq!([part(0, 1), part(90, 300)], [FLOOR; 2]);
     }
 
     #[test]

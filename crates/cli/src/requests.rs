@@ -205,9 +205,6 @@ fn set_resources(resources: &mut Resources, wanted: &Wanted) -> Result<(), Inval
     }
     if !wanted.cpu.is_empty() {
         resources.set_rank_cpu(rank_cpu(&wanted.cpu, resources.nodes.count())?);
-    } else if resources.cpu_ppm == CpuPpm::default() {
-        let expected = "a part of each node's CPU, as in --cpu 20%, or --application";
-        return Err(Invalid::missing("cpu", expected));
     }
     resources.cpu_period_nanos = wanted.period.or(resources.cpu_period_nanos);
     if let Some(pattern) = &wanted.pattern {
@@ -225,6 +222,11 @@ fn set_resources(resources: &mut Resources, wanted: &Wanted) -> Result<(), Inval
     *disk = wanted.read.unwrap_or(*disk);
     let disk = &mut resources.disk_write_bytes_per_second;
     *disk = wanted.write.unwrap_or(*disk);
+    if resources.is_nothing() {
+        let expected = "something to reserve of the nodes, which others use, too: --cpu 20%, flows \
+            (--pattern pairs --bandwidth \"10 Mbit/s\"), --read or --write; or --application";
+        return Err(Invalid::missing("cpu", expected));
+    }
     Ok(())
 }
 
@@ -288,6 +290,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("cpu_ppm", "cpu"),
     ("cpu_period_nanos", "period"),
     ("bits_per_second", "bandwidth"),
+    ("cpu_mechanism", "mechanism"),
     ("from_unix_nanos", "from"),
     ("duration_nanos", "for"),
     ("wait_nanos", "wait"),
@@ -349,6 +352,24 @@ mod tests {
         assert_eq!(longer.duration_nanos, Some(Nanos::from_secs(300)), "from its own start on");
     }
 
+    // Goal: bandwidth can be reserved without CPU, and what is no reservation at all is told what would be one.
+    #[test]
+    fn what_is_reserved_may_be_bandwidth_alone_and_not_nothing() {
+        let flows = Wanted { cpu: Vec::new(), ..pair() };
+        let Ask::Resources(asked) = new(None, &flows, &now()).unwrap().ask else { panic!() };
+        assert_eq!(asked.cpu_ppm, CpuPpm::default());
+        let nothing = Wanted { nodes: Some("2".into()), ..Wanted::default() };
+        let error = new(None, &nothing, &now()).unwrap_err().to_string();
+        assert!(error.starts_with("cpu is missing; expected something to reserve"), "{error}");
+        let told = |wanted| new(None, &wanted, &now()).unwrap_err().to_string();
+        let by = told(Wanted { by: Some("+1h".into()), ..flows.clone() });
+        assert!(by.starts_with("cpu: \"0 %\" is not accepted; expected more than 0 %"), "{by}");
+        let period = told(Wanted { period: Some(Nanos::from_millis(10)), ..flows.clone() });
+        assert!(period.contains("to be had in every period"), "{period}");
+        let mechanism = told(Wanted { mechanism: Some(CpuMechanism::Deadline), ..flows });
+        assert!(mechanism.starts_with("mechanism: \"deadline\" is not accepted"), "{mechanism}");
+    }
+
     // Of resources and of goals alike: it is about how a share is kept, and not what it comes to.
     #[test]
     fn a_mechanism_is_said_and_stays_until_another_is() {
@@ -366,13 +387,6 @@ mod tests {
             assert_eq!(change(old.clone(), &say(UserLevel)), UserLevel);
             assert_eq!(change(old, &say(Auto)), Auto);
         }
-    }
-
-    #[test]
-    fn resources_without_a_part_of_the_cpu_are_told_how_to_say_it() {
-        let error = new(None, &Wanted { cpu: Vec::new(), ..pair() }, &now()).unwrap_err();
-        assert_eq!(error.field, "cpu");
-        assert!(error.expected.contains("--cpu 20%"), "{error}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
+use world::sending::Sending;
 use world::{PAIR, World, assert_code, json, said, wait};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -82,6 +83,41 @@ fn what_is_spare_is_used_until_somebody_reserves_it() {
     wait("all of the link again", LIMIT, || up_to() == World::reservable());
     world.run(&["modify", "r1", "--spare=false"], 0);
     assert_eq!(up_to(), 20_000_000);
+}
+
+// Goal: bandwidth alone is reserved, enforced and told, beside one who has all of the CPU, and what sends by it has CPU all
+// the same; nothing at all is no reservation. Method: a job that sends as much as it can.
+#[test]
+fn bandwidth_is_reserved_without_cpu() {
+    let Some(world) = World::new("flows", 30) else { return };
+    let flows = ["reserve", "--nodes", "n1,n2", "--pattern", "0>1", "--rate", "20 Mbit/s"];
+    let text = world.run(&[&flows[..], &["--for", "10min"]].concat(), 0);
+    assert!(text.ends_with(": n1 n2, 20 Mbit/s for each flow (0>1)\n"), "{text}");
+    let all = ["reserve", "--nodes", "n1,n2", "--cpu", "30%", "--for", "10min"];
+    assert!(world.run(&all, 0).starts_with("r2 active, "));
+    let mut sending = Sending::start(&world, "r1");
+    let before = Instant::now();
+    let sent = || world.jobs()[0].flows[0].sent_bytes.get();
+    let first = sent();
+    std::thread::sleep(Duration::from_secs(2));
+    let rate = 8.0 * (sent() - first) as f64 / before.elapsed().as_secs_f64();
+    assert!(rate < 21_000_000.0, "{rate} bit/s of 20 Mbit/s");
+    sending.assert_undisturbed();
+    let status = world.run(&["lab", "status"], 0);
+    assert!(status.contains("r1: no CPU reserved, 1 processes, "), "{status}");
+
+    // The agent that follows another finds it as it was.
+    world.kill_agent("n1");
+    world.start_agent("n1");
+    sending.assert_undisturbed();
+    let more = world.run(&["modify", "r1", "--cpu", "5%"], 1);
+    assert!(more.contains("CPU of n1 lacks 5 %"), "{more}");
+    world.run(&["cancel", "r2"], 0);
+    assert!(
+        world.run(&["modify", "r1", "--cpu", "5%"], 0).contains("5 % of a CPU each, 20 Mbit/s")
+    );
+    let nothing = world.run(&["reserve", "--nodes", "2"], 64);
+    assert!(nothing.contains("cpu is missing; expected something to reserve"), "{nothing}");
 }
 
 // Goal: what is said to keep a share comes to the agents, and stays when something else is changed; where it does not

@@ -4,7 +4,7 @@ use crate::absences::Absences;
 use crate::agents::Agents;
 use crate::book::Book;
 use crate::call::{Beyond, DrainedNode, Lacking, NAMED_MAX, Reason, Refusal, WithoutMechanism};
-use crate::cluster::{Cluster, Group, Resource};
+use crate::cluster::{Cluster, Group, LITTLE, Resource};
 use crate::pieces::{Piece, parted};
 use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
 use keeptime_model::Invalid;
@@ -312,7 +312,7 @@ impl Admission<'_> {
     /// What is free during all of `span` on the nodes that have what `resources` say of CPU and disk.
     pub fn free(&self, span: Span, resources: &Resources) -> Availability {
         let nodes: Vec<_> = self.open(span, resources).collect();
-        self.cluster.free(self.calendar, span, &nodes)
+        self.cluster.free(self.calendar, span, &nodes, resources.cpu_ppm)
     }
 
     /// The usable nodes that have what `resources` say of CPU and disk during all of `span`, those that are there first, and
@@ -396,8 +396,8 @@ impl Admission<'_> {
         let Some(flows) = flows else { return Ok(Ok(without_flows(few))) };
         let flows = BTreeMap::from([(count, flows)]);
         let best_of = |nodes: &[NodeIndex]| {
-            let free = self.cluster.free(self.calendar, span, nodes);
-            let cpu = cpu_least(resources);
+            let free = self.cluster.free(self.calendar, span, nodes, resources.cpu_ppm);
+            let cpu = resources.cpu_ppm.max(LITTLE);
             let mut allocator = Allocator::new(self.cluster.index(), &free, &flows, cpu);
             let found = allocator.max_rate(count).cloned();
             found.ok_or_else(|| Invalid::new("nodes", count, "a number that the pattern has"))
@@ -519,7 +519,7 @@ impl Admission<'_> {
     pub fn guarantees(&self, resources: &Resources) -> BTreeSet<Guarantee> {
         let disk = [resources.disk_read_bytes_per_second, resources.disk_write_bytes_per_second];
         let asked = [
-            Some(Guarantee::CpuShare),
+            (resources.cpu_ppm != CpuPpm::default()).then_some(Guarantee::CpuShare),
             Guarantee::of_mechanism(self.mechanism),
             resources.pattern.as_ref().map(|_| Guarantee::Bandwidth),
             disk.iter().any(|rate| rate.get() > 0).then_some(Guarantee::DiskRate),
@@ -640,7 +640,7 @@ fn guarantees_beside(extension: &Extension) -> BTreeSet<Guarantee> {
     let is_treated = |flow: &ExtensionFlow| flow.class > TrafficClass::BestEffort;
     let disk = [extension.disk_read_bytes_per_second, extension.disk_write_bytes_per_second];
     let asked = [
-        Some(Guarantee::CpuShare),
+        (extension.cpu_ppm != CpuPpm::default()).then_some(Guarantee::CpuShare),
         extension.flows.iter().any(is_treated).then_some(Guarantee::Bandwidth),
         disk.iter().any(|rate| rate.get() > 0).then_some(Guarantee::DiskRate),
     ];
@@ -671,19 +671,13 @@ fn without_flows(mut nodes: Vec<NodeIndex>) -> Placed {
     Placed { nodes, rate: BitsPerSecond::new(u64::MAX), bottleneck: None }
 }
 
-/// What `resources` take of a node's CPU and disk.
+/// What `resources` take of a node's CPU and disk: what any rank needs at the most, whichever a node is to have.
 pub(crate) fn cpu_and_disk(resources: &Resources, node: NodeIndex) -> [(Resource, u64); 3] {
     [
-        (Resource::Cpu(node), u64::from(cpu_least(resources).get())),
+        (Resource::Cpu(node), u64::from(resources.cpu_ppm.get())),
         (Resource::DiskRead(node), resources.disk_read_bytes_per_second.get()),
         (Resource::DiskWrite(node), resources.disk_write_bytes_per_second.get()),
     ]
-}
-
-/// What any rank needs at the most, whichever a node is to have; and at least a little: of nodes that do not count
-/// nothing is free ([`Cluster::free`]).
-fn cpu_least(resources: &Resources) -> CpuPpm {
-    resources.cpu_ppm.max(CpuPpm::new(1))
 }
 
 /// CPU of many nodes may be more than one node can have.
@@ -693,10 +687,10 @@ fn cpu_words(ppm: u64) -> String {
 }
 
 impl Need {
-    /// What every plan for an application asks of a node.
+    /// What every plan for an application asks of a node: some CPU, however little.
     pub fn least_of(profile: &FittedProfile) -> Resources {
         let pattern = Some(profile.application().pattern().clone());
-        Resources { pattern, ..Resources::nothing() }
+        Resources { pattern, cpu_ppm: LITTLE, ..Resources::nothing() }
     }
 
     /// What a plan needs, on any nodes.

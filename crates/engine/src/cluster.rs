@@ -21,6 +21,8 @@ pub const FLOWS_MAX: usize = 65_536;
 /// Named for what a job says beside its pattern (start-up, barriers): it shares the node's control
 /// class, so the number only has to be positive.
 const CONTROL_RATE: BitsPerSecond = BitsPerSecond::from_mbit(1);
+/// CPU that tells a node that counts from one that does not, of which nothing is free.
+pub(crate) const LITTLE: CpuPpm = CpuPpm::new(1);
 /// CPU, read rate and write rate.
 const TABLES_OF_A_NODE: u32 = 3;
 
@@ -263,12 +265,14 @@ impl Cluster {
     }
 
     /// What is free during all of `span`: on `nodes`, their links, and all links between switches.
-    /// Nothing is free of the other nodes. Looks at no more slot tables than that.
+    /// Nothing is free of the other nodes. Looks at no more slot tables than that; nor at those of CPU where nobody `needs`
+    /// any: then each of `nodes` has [`LITTLE`], whatever others have.
     pub(crate) fn free(
         &self,
         calendar: &Calendar,
         span: Span,
         nodes: &[NodeIndex],
+        needs: CpuPpm,
     ) -> Availability {
         let mut usable = vec![false; self.addresses.len()];
         nodes.iter().for_each(|node| usable[node.0 as usize] = true);
@@ -279,8 +283,13 @@ impl Cluster {
             BitsPerSecond::new(if counts { free(Resource::Link(direction)) } else { 0 })
         };
         let cpu = |node| {
-            let ppm = if is_usable(node) { free(Resource::Cpu(node)) } else { 0 };
-            CpuPpm::new(u32::try_from(ppm).unwrap_or(u32::MAX))
+            if !is_usable(node) {
+                return CpuPpm::default();
+            }
+            if needs == CpuPpm::default() {
+                return LITTLE;
+            }
+            CpuPpm::new(u32::try_from(free(Resource::Cpu(node))).unwrap_or(u32::MAX))
         };
         let reservable = |direction: LinkDirection| self.reservable[direction.0 as usize];
         Availability::with_free(self.topology(), reservable, link, cpu)

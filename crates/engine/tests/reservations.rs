@@ -106,6 +106,36 @@ fn what_a_node_cannot_enforce_is_not_promised_there() {
     assert!(world.reserve("again", on(named(&["n1"]), 3_600)).is_ok());
 }
 
+// Goal: bandwidth can be had by itself, where all CPU is reserved and where none can be kept, and only on nodes that are
+// there. Method: as many nodes as are there now, one more, and as many in advance.
+#[test]
+fn flows_alone_need_no_cpu_and_nodes_that_are_there() {
+    let mut world = World::star(4);
+    for node in [2, 3] {
+        world.disconnect(node);
+    }
+    world.agents[2].refused = [Guarantee::CpuShare].into();
+    world.connect(2);
+    world.reserve("full", request(named(&["n1", "n2"]), 100, 10, 0, 3_600)).unwrap();
+    let flows = |nodes, mbit, from| request(nodes, 0, mbit, from, 60);
+    let handle = world.reserve("now", flows(NodeChoice::Any(3), 5, 0)).unwrap();
+    let (nodes, cpu) = reserved(&world, handle);
+    let nodes: BTreeSet<_> = nodes.iter().map(String::as_str).collect();
+    assert_eq!((nodes, cpu), (["n1", "n2", "n3"].into(), 0));
+    world.reserve("later", flows(NodeChoice::Any(4), 5, 1_800)).unwrap();
+    let held = &world.agents[0].holding[&"r2".parse().unwrap()];
+    assert_eq!(held.cpu_ppm, CpuPpm::default());
+    assert!(held.flows.iter().any(|flow| flow.bits_per_second == BitsPerSecond::from_mbit(5)));
+    // The link is what is short then, also on nodes that are named.
+    for (key, nodes) in [("any", NodeChoice::Any(2)), ("these", named(&["n1", "n2"]))] {
+        let refusal = refused(world.reserve(key, flows(nodes, 1_000, 0))).to_string();
+        assert!(!refusal.contains("CPU"), "{refusal}");
+    }
+    let few = refused(world.reserve("four", flows(NodeChoice::Any(4), 5, 0)));
+    assert_eq!(few.reason, Reason::TooFewNodes { needs: 4, has: 3 });
+    assert_eq!(few.lacking, []);
+}
+
 // Goal: what may have some nodes alone is granted those, now and in advance, waits for those, and is told what they lack and
 // nothing of others; also of a goal, or asked of a broker that begins anew. Method: four nodes, of which two
 // are filled.

@@ -30,7 +30,7 @@ pub const CPU_PERIODS: [Nanos; 2] = [Nanos::from_millis(1), Nanos::from_secs(1)]
 pub struct Assignment {
     /// The job.
     pub job: Name,
-    /// CPU for the job's processes on this node, all together: a limit.
+    /// CPU for the job's processes on this node, all together: a limit. Nothing: they share what is promised to nobody.
     pub cpu_ppm: CpuPpm,
     /// From a time on it is more; nothing = the same until the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -241,13 +241,13 @@ impl Assignment {
     }
 }
 
-/// Checks a share of the CPU and its period: a job without CPU cannot run.
+/// Checks a share of the CPU and its period: of no share none is had in any period.
 ///
 /// # Errors
 /// The field that is wrong.
 pub fn check_cpu(share: CpuPpm, period: Option<Nanos>) -> Result<(), Invalid> {
-    if share == CpuPpm::default() {
-        return Err(Invalid::new("cpu_ppm", share, "more than 0 %"));
+    if share == CpuPpm::default() && period.is_some() {
+        return Err(Invalid::new("cpu_ppm", share, "more than 0 %, to be had in every period"));
     }
     let [least, most] = CPU_PERIODS;
     match period.filter(|period| !(least..=most).contains(period)) {
@@ -424,7 +424,7 @@ mod tests {
                     let is_while = from < later.from_unix_nanos && later.from_unix_nanos < until;
                     is_while && assignment.cpu_ppm < later.cpu_ppm
                 })
-                && assignment.cpu_ppm.get() > 0
+                && (assignment.cpu_ppm.get() > 0 || assignment.cpu_period_nanos.is_none())
                 && assignment.cpu_period_nanos.is_none_or(|p| (1_000_000..=1_000_000_000).contains(&p.get()))
                 && assignment.disks.values().all(|rates| *rates != DiskRates::default());
             match assignment.check() {

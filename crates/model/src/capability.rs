@@ -2,6 +2,7 @@
 //! so that nobody promises what a node cannot keep.
 
 use crate::assignment::{Assignment, CpuMechanism, TrafficClass};
+use crate::units::CpuPpm;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -181,7 +182,8 @@ impl Guarantee {
 
     /// What `assignment` asks for.
     fn of(assignment: &Assignment) -> Vec<Self> {
-        let mut asked = vec![Self::CpuShare];
+        let has_cpu = assignment.cpu_ppm != CpuPpm::default() || assignment.later.is_some();
+        let mut asked: Vec<_> = has_cpu.then_some(Self::CpuShare).into_iter().collect();
         asked.extend(Self::of_mechanism(assignment.cpu_mechanism));
         if assignment.flows.iter().any(|flow| flow.class > TrafficClass::BestEffort) {
             asked.push(Self::Bandwidth);
@@ -305,6 +307,11 @@ mod tests {
         ]);
         let mut asked = assignment();
         assert_eq!(poor.unmet(&asked), None);
+        let keeps_none =
+            all_but(&[Feature::CpuBandwidthV1, Feature::CpuBandwidthV2, Feature::CpuUserLevel]);
+        assert_eq!(keeps_none.unmet(&asked).unwrap().asked, Guarantee::CpuShare);
+        let without_cpu = Assignment { cpu_ppm: CpuPpm::default(), ..assignment() };
+        assert_eq!(keeps_none.unmet(&without_cpu), None);
         asked.cpu_mechanism = CpuMechanism::Deadline;
         assert_eq!(poor.unmet(&asked).unwrap().asked, Guarantee::CpuSchedule);
         asked.cpu_mechanism = CpuMechanism::UserLevel;

@@ -132,7 +132,7 @@ pub enum Ask {
 pub struct Resources {
     /// Which nodes, in order of rank.
     pub nodes: NodeChoice,
-    /// CPU on each.
+    /// CPU on each; nothing = what is promised to nobody is shared.
     #[serde(default)]
     pub cpu_ppm: CpuPpm,
     /// CPU for each rank, in their order, where they work unequally: none more than `cpu_ppm`. Nothing = as much
@@ -371,9 +371,20 @@ impl Request {
         self.check_among()?;
         match &self.ask {
             Ask::Goal { .. } => Ok(()),
-            Ask::Resources(resources) => resources.check(),
+            Ask::Resources(resources) => {
+                self.check_mechanism(resources)?;
+                resources.check()
+            }
             Ask::SiteNode(asked) => asked.check(),
         }
+    }
+
+    fn check_mechanism(&self, asked: &Resources) -> Result<(), Invalid> {
+        if asked.cpu_ppm == CpuPpm::default() && self.cpu_mechanism != CpuMechanism::Auto {
+            let expected = "auto, where no share of a CPU is asked for that it could keep";
+            return Err(Invalid::new("cpu_mechanism", self.cpu_mechanism, expected));
+        }
+        Ok(())
     }
 
     fn check_among(&self) -> Result<(), Invalid> {
@@ -433,6 +444,11 @@ impl Request {
         let Ask::Resources(asked) = &self.ask else {
             return Err(Invalid::new("malleable", "a goal", "resources"));
         };
+        if asked.cpu_ppm == CpuPpm::default() {
+            let expected =
+                "more than 0 %, of what is malleable: that is what it has later or sooner";
+            return Err(Invalid::new("cpu_ppm", asked.cpu_ppm, expected));
+        }
         if !asked.rank_cpu_ppm.is_empty() {
             let expected = "nothing, of what is malleable: all ranks have the same";
             return Err(Invalid::new("rank_cpu_ppm", asked.rank_cpu_ppm.len(), expected));
@@ -466,6 +482,11 @@ impl Resources {
         }
     }
 
+    /// Whether nothing is asked of the nodes: others use them, too, so that who has nothing of them has reserved nothing.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self { nodes: self.nodes.clone(), ..Self::nothing() }
+    }
+
     /// CPU for each rank, in their order, or one share for all; shares that are all the same become that.
     pub fn set_rank_cpu(&mut self, ranks: Vec<CpuPpm>) {
         self.cpu_ppm = ranks.iter().copied().max().unwrap_or_default();
@@ -483,6 +504,10 @@ impl Resources {
             if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
                 return Err(Invalid::new("nodes", twice, "every node once"));
             }
+        }
+        if self.is_nothing() {
+            let expected = "CPU, flows (pattern and bits_per_second) or rates of a disk";
+            return Err(Invalid::missing("cpu_ppm", expected));
         }
         check_cpu(self.cpu_ppm, self.cpu_period_nanos)?;
         self.check_rank_cpu(count)?;
@@ -656,8 +681,18 @@ mod tests {
         assert!(twice.contains("every node once"), "{twice}");
         let odd = refused(|r| r.nodes = NodeChoice::Any(3));
         assert!(odd.contains("even"), "{odd}");
-        let idle = refused(|r| r.cpu_ppm = CpuPpm::default());
-        assert!(idle.contains("cpu_ppm") && idle.contains("more than 0 %"), "{idle}");
+        let without_cpu = |r: &mut Resources| r.cpu_ppm = CpuPpm::default();
+        let mut flows_alone = resources(NodeChoice::Any(2));
+        without_cpu(&mut flows_alone);
+        assert_eq!(flows_alone.check(), Ok(()));
+        let nothing =
+            refused(|r| *r = Resources { nodes: r.nodes.clone(), ..Resources::nothing() });
+        assert!(nothing.contains("cpu_ppm is missing; expected CPU, flows"), "{nothing}");
+        let idle = refused(|r| {
+            without_cpu(r);
+            r.cpu_period_nanos = Some(Nanos::from_millis(10));
+        });
+        assert!(idle.contains("cpu_ppm") && idle.contains("more than 0 %, to be had"), "{idle}");
         let short = refused(|r| r.cpu_period_nanos = Some(Nanos::new(1)));
         assert!(short.contains("cpu_period_nanos"), "{short}");
         let few = refused(|r| r.rank_cpu_ppm = vec![CpuPpm::from_percent(10)]);

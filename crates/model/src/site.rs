@@ -1,7 +1,6 @@
 //! Web sites that share the cluster's nodes: what is promised to each, and what stands in front of it.
 
 use crate::Invalid;
-use crate::assignment::check_cpu;
 use crate::name::Name;
 use crate::reservation::{NodeChoice, Resources};
 use crate::service::{ServiceName, check_services};
@@ -123,12 +122,14 @@ impl SiteSpec {
     /// The first field that is wrong.
     pub fn check(&self) -> Result<(), Invalid> {
         match self.cpu_ppm {
-            Some(cpu) => check_cpu(cpu, None)?,
+            Some(none) if none == CpuPpm::default() => {
+                return Err(Invalid::new("cpu_ppm", none, "more than 0 %"));
+            }
             None if self.services.is_empty() => {
                 let expected = "a share, where no services are named that could have all of a node";
                 return Err(Invalid::missing("cpu_ppm", expected));
             }
-            None => {}
+            Some(_) | None => {}
         }
         check_services(&self.services)?;
         if self.port == 0 {

@@ -364,6 +364,10 @@ impl Users {
             true => (0..ranks).map(|_| CpuPpm::new(self.amount(cpu) as u32)).collect(),
             false => Vec::new(),
         };
+        // Every fifth to which something flows asks for that alone. Not drawn: what is drawn next stays what it was.
+        let is_without_cpu = pattern.is_some() && self.next.is_multiple_of(5);
+        let (cpu, rank_cpu_ppm) =
+            if is_without_cpu { (0, Vec::new()) } else { (cpu, rank_cpu_ppm) };
         let (read, write) = self.disk_rates();
         Resources {
             nodes,

@@ -6,7 +6,7 @@ use keeptime_control::admission::{Bounds, Refusal};
 use keeptime_control::schedule::Schedule;
 use keeptime_model::assignment::Assignment;
 use keeptime_model::name::Name;
-use keeptime_model::units::WallTime;
+use keeptime_model::units::{CpuPpm, WallTime};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -81,9 +81,13 @@ impl<'a> Others<'a> {
     }
 }
 
-/// A job's processes, as far as it can be known before they are there: the fewest that can use its share.
+/// A job's processes, as far as it can be known before they are there: the fewest that can use its share. Who has none has
+/// no schedules.
 fn schedules(assignment: &Assignment, bounds: &Bounds) -> Vec<Schedule> {
     let (cpu, most) = (assignment.cpu_ppm, bounds.task_most_ppm);
+    if cpu == CpuPpm::default() {
+        return Vec::new();
+    }
     let processes = cpu.get().div_ceil(most.get().max(1)).max(1) as usize;
     vec![bounds.part(cpu, period_of(assignment), processes); processes]
 }
@@ -92,7 +96,6 @@ fn schedules(assignment: &Assignment, bounds: &Bounds) -> Vec<Schedule> {
 mod tests {
     use super::*;
     use keeptime_model::assignment::LaterCpu;
-    use keeptime_model::units::CpuPpm;
     use proptest::prelude::*;
     use std::cell::Cell;
 

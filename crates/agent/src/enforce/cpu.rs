@@ -1,9 +1,10 @@
 //! What keeps a job's share of the CPU: deadlines of the kernel's, the bandwidth of its control group, or schedules
-//! from user space, whichever its processes can have; and what belongs to no job shares what is left.
+//! from user space, whichever its processes can have; and what has no share parts what is left.
 
-use crate::enforcer::BoxedError;
+use crate::enforcer::{BoxedError, Failures};
 use crate::shares::{
-    FLOOR, launchers_share, leaves_idle_deadlines, limit_beside_schedules, mechanisms, period_of,
+    launchers_share, leaves_idle_deadlines, limit_beside_schedules, mechanisms, part_of_rest,
+    period_of,
 };
 use crate::turnover::{Computing, Look, Turnover};
 use keeptime_control::phase;
@@ -115,6 +116,9 @@ impl CpuKeeper {
     /// Makes a job's group and has its share kept, by the first mechanism that its processes can have.
     pub fn keep(&mut self, assignment: &Assignment, group: &Group) -> Result<(), BoxedError> {
         let job = &assignment.job;
+        if !has_share(assignment) {
+            return self.let_go(job, group);
+        }
         let mut obstacle = None;
         for mechanism in mechanisms(assignment, &self.found) {
             match self.try_by(mechanism, assignment, group)? {
@@ -134,18 +138,46 @@ impl CpuKeeper {
         Ok(group.create()?)
     }
 
-    /// Has what belongs to no job, all in the group `rest`, share what jobs leave: a group's share of the period goes
-    /// to who comes first, and weights do not help a job that comes later.
+    /// A job without a share has a group, by which its packets are known, and nothing that kept a share before.
+    fn let_go(&mut self, job: &Name, group: &Group) -> Result<(), BoxedError> {
+        let nothing = CpuKept { by: None, obstacle: None, taken: CpuPpm::default() };
+        if self.kept.get(job) != Some(&nothing) {
+            self.schedules.release(group)?;
+            if self.found.has(Feature::CpuDeadline) {
+                deadline::release(&group.pids()?)?;
+            }
+            self.turnovers.remove(job);
+            self.note(job, nothing);
+        }
+        Ok(group.create()?)
+    }
+
+    /// Parts what those leave who have a share among jobs without one and what belongs to no job, if anything does: a group's
+    /// share of the period goes to who comes first, and weights do not help a job that comes later.
     pub fn keep_rest(
         &mut self,
         wanted: &BTreeMap<Name, Assignment>,
-        rest: &Group,
-    ) -> Result<(), CgroupError> {
+        node: &Group,
+    ) -> Result<(), Failures> {
         let taken_by = |a: &Assignment| self.kept.get(&a.job).map_or(a.cpu_ppm, |kept| kept.taken);
         let taken: u64 = wanted.values().map(|a| u64::from(taken_by(a).get())).sum();
-        let left = u64::from(self.whole.get()).saturating_sub(taken);
-        let cpu = CpuPpm::new(left as u32).max(FLOOR);
-        self.limit("", rest, Limit { cpu, period: CPU_PERIOD, offset: None })
+        let left = CpuPpm::new(u64::from(self.whole.get()).saturating_sub(taken) as u32);
+        let sharers: Vec<_> = wanted.values().filter(|a| !has_share(a)).map(|a| &a.job).collect();
+        let mut failures = Failures::default();
+        let rest = node.rest();
+        let is_idle = |rest: &Group| rest.pids().is_ok_and(|pids| pids.is_empty());
+        let others = usize::from(!rest.as_ref().is_ok_and(is_idle));
+        let mut limit = |name: &str, group: Result<Group, CgroupError>, sharers| {
+            let cpu = part_of_rest(left, sharers);
+            self.limit(name, &group?, Limit { cpu, period: CPU_PERIOD, offset: None })
+        };
+        for job in &sharers {
+            let part = limit(job.as_str(), node.child(job.as_str()), sharers.len() + others);
+            failures.note(job, part);
+        }
+        // Somebody may come there before the next look.
+        failures.note_of_all(limit("", rest, sharers.len() + 1));
+        failures.into_result()
     }
 
     /// A job is over: what goes on of its processes are ordinary ones.
@@ -328,6 +360,11 @@ impl Limit {
     }
 }
 
+/// Whether a job was promised any CPU.
+fn has_share(assignment: &Assignment) -> bool {
+    assignment.cpu_ppm != CpuPpm::default()
+}
+
 /// A share, and what those have beside who carry no schedule.
 fn with_launchers(cpu: CpuPpm) -> CpuPpm {
     cpu.checked_add(launchers_share(cpu)).unwrap_or(cpu)
@@ -371,6 +408,38 @@ mod tests {
         assert_eq!(written.kept_after("-1\n", period), "-1\n");
     }
 
+    // Goal: jobs without a share part what the others leave, with what belongs to no job if there is anything: together all have
+    // no more than the node. Method: the quotas that are written, of 10 ms.
+    #[test]
+    fn jobs_without_a_share_part_what_the_others_leave() {
+        let mut written = Written::new();
+        let job = |name: &str, percent| {
+            let until = WallTime::from_unix_nanos(9);
+            let job = Assignment::new(name.parse().unwrap(), CpuPpm::from_percent(percent), until);
+            (job.job.clone(), job)
+        };
+        let wanted = BTreeMap::from([job("r1", 40), job("r2", 0), job("r3", 0)]);
+        let node = written.node();
+        for (name, assignment) in &wanted {
+            written.keeper.keep(assignment, &node.child(name.as_str()).unwrap()).unwrap();
+        }
+        let quotas =
+            |written: &Written| ["r1", "r2", "r3", "_rest"].map(|name| written.quota(name));
+        assert_eq!(written.quota("r2"), "-1\n", "it waits for what others leave");
+        written.set_processes_of_nobody("");
+        written.keeper.keep_rest(&wanted, &node).unwrap();
+        assert_eq!(quotas(&written), ["4000", "3000", "3000", "2000"]);
+        written.set_processes_of_nobody("1\n");
+        written.keeper.keep_rest(&wanted, &node).unwrap();
+        assert_eq!(quotas(&written), ["4000", "2000", "2000", "2000"]);
+        // One of them is given a share, and what is left is less.
+        let wanted = BTreeMap::from([job("r1", 40), job("r2", 30), job("r3", 0)]);
+        let group = node.child("r2").unwrap();
+        written.keeper.keep(&wanted[&"r2".parse().unwrap()], &group).unwrap();
+        written.keeper.keep_rest(&wanted, &node).unwrap();
+        assert_eq!(quotas(&written), ["4000", "3000", "1500", "1500"]);
+    }
+
     /// A job's group of files in the place of the kernel's, and what keeps 40 % for it.
     struct Written {
         root: tempfile::TempDir,
@@ -381,9 +450,13 @@ mod tests {
     impl Written {
         fn new() -> Self {
             let root = tempfile::tempdir().unwrap();
-            for path in ["keeptime", "keeptime/n1", "keeptime/n1/r1"] {
+            let jobs = ["r1", "r2", "r3", "_rest"].map(|name| format!("keeptime/n1/{name}"));
+            for path in
+                ["keeptime", "keeptime/n1"].into_iter().chain(jobs.each_ref().map(String::as_str))
+            {
                 let directory = root.path().join(path);
                 fs::create_dir(&directory).unwrap();
+                fs::write(directory.join("cgroup.procs"), "").unwrap();
                 fs::write(directory.join("cpu.shares"), "1024\n").unwrap();
                 fs::write(directory.join("cpu.cfs_quota_us"), "-1\n").unwrap();
                 fs::write(directory.join("cpu.cfs_period_us"), "100000\n").unwrap();
@@ -406,6 +479,20 @@ mod tests {
             fs::write(&quota, written).unwrap();
             self.keeper.keep(&job, &self.group).unwrap();
             fs::read_to_string(&quota).unwrap()
+        }
+
+        fn node(&self) -> Group {
+            let all = Hierarchies::of(Some(V1::at(self.root.path())), None, None).unwrap();
+            all.group("keeptime/n1").unwrap()
+        }
+
+        fn quota(&self, name: &str) -> String {
+            let path = format!("keeptime/n1/{name}/cpu.cfs_quota_us");
+            fs::read_to_string(self.root.path().join(path)).unwrap()
+        }
+
+        fn set_processes_of_nobody(&self, pids: &str) {
+            fs::write(self.root.path().join("keeptime/n1/_rest/cgroup.procs"), pids).unwrap();
         }
 
         /// As if so much time had passed.

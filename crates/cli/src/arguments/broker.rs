@@ -145,7 +145,8 @@ pub struct Wanted {
     /// Only some of these, as in n1,n2 or "n[1-4],n7" [default: within a job of Slurm's those of the job, else any]
     #[arg(long, value_name = "NAMES")]
     pub among: Vec<NodeNames>,
-    /// CPU on each node, or for each rank where they work unequally, as in 40%,20%; 100 % is one processor
+    /// CPU on each node, or for each rank where they work unequally, as in 40%,20%; 100 % is one processor. Without,
+    /// what runs in the reservation shares the CPU that nobody has reserved
     #[arg(long, value_name = "SHARE", value_delimiter = ',')]
     pub cpu: Vec<CpuPpm>,
     /// The share of CPU is had once in each period of so long, as in 20ms [default: 10ms, by the nodes' own clocks]
@@ -210,6 +211,8 @@ pub struct Wanted {
     keeptime reserve --nodes 2 --cpu 20% --for 1h\n  \
     keeptime reserve --nodes n1,n2 --cpu 10% --pattern pairs \\\n      \
         --bandwidth \"20 Mbit/s\" --from 14:00 --until 15:30\n  \
+    keeptime reserve --nodes n1,n2 --pattern \"0>1\" --bandwidth 50Mbit \\\n      \
+        --from 22:00 --for 2h                               # bandwidth alone\n  \
     keeptime reserve --nodes \"n[1-4]\" --cpu 20% --for 1h   # n1 to n4\n  \
     keeptime reserve --nodes 4 --cpu 80% --for 2h --by 18:00\n  \
     keeptime reserve --nodes 2 --cpu 20% --for 1h --wait 10min\n  \

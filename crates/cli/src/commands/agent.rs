@@ -258,16 +258,13 @@ pub fn describe(status: &Status) -> String {
 fn describe_job(job: &JobStatus) -> String {
     let used = job.cpu_used_nanos.rounded();
     let assignment = &job.assignment;
-    let kept = match job.cpu_kept_by {
-        Some(mechanism) => format!(" by {mechanism}"),
-        None => String::new(),
+    let kept = job.cpu_kept_by.map(|mechanism| format!(" by {mechanism}")).unwrap_or_default();
+    let cpu = match assignment.cpu_ppm {
+        none if none == CpuPpm::default() => "no CPU reserved".into(),
+        cpu => format!("{} of a CPU{kept}", cpu.rounded()),
     };
-    let mut text = format!(
-        "  {}: {} of a CPU{kept}, {} processes, {used} used\n",
-        assignment.job,
-        assignment.cpu_ppm.rounded(),
-        job.processes.len()
-    );
+    let (job_name, processes) = (&assignment.job, job.processes.len());
+    let mut text = format!("  {job_name}: {cpu}, {processes} processes, {used} used\n");
     if let Some(obstacle) = &job.cpu_obstacle {
         let (asked, feature) = match assignment.cpu_mechanism {
             CpuMechanism::UserLevel => (CpuMechanism::UserLevel, Feature::CpuUserLevel),
