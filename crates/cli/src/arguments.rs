@@ -549,8 +549,9 @@ pub struct GoalArguments {
     /// The number of nodes, where it must be this one; with --by the fewest and the most, as in 2..8
     #[arg(short = 'n', long)]
     pub nodes: Option<NodeCounts>,
-    /// What to take among all that satisfies the goal: fastest, best (by the application's order of parameters),
-    /// cheapest, or balanced (fast while the cluster is idle, less the more of it is reserved)
+    /// What to take among all that satisfies the goal: fastest (all that makes it faster, by however little), best (by
+    /// the application's order of parameters), cheapest (the fewest resources that keep it), or balanced (fast while the
+    /// cluster is idle, less the more of it is reserved)
     #[arg(long, default_value = "fastest")]
     pub prefer: Preference,
     /// How often a promised time is to be kept [default: 90 %, or as often as the measured runs support]. More

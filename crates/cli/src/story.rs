@@ -43,9 +43,9 @@ pub fn instead(all: &[Instead]) -> String {
             false => parameters(&instead.parameters) + " ",
         };
         let nodes = if *nodes == 1 { "1 node".into() } else { format!("{nodes} nodes") };
-        let time = time_nanos.rounded();
+        let (time, rate) = (time_nanos.rounded(), bandwidth_bits_per_second.rounded());
         format!(
-            "{what} would do: {parameters}on {nodes}, {bandwidth_bits_per_second} for each flow, in {time} \
+            "{what} would do: {parameters}on {nodes}, {rate} for each flow, in {time} \
              (--prefer {prefer})\n"
         )
     };
@@ -231,7 +231,7 @@ mod tests {
             prefer,
             parameters: Parameters::from([("size".parse().unwrap(), size.into())]).into(),
             nodes,
-            bandwidth_bits_per_second: BitsPerSecond::new(19_400_000),
+            bandwidth_bits_per_second: BitsPerSecond::new(19_412_345),
             time_nanos: Nanos::from_millis(980),
         };
         let all = [of(Preference::Cheapest, 1, "256"), of(Preference::Best, 2, "512")];

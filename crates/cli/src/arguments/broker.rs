@@ -178,7 +178,8 @@ pub struct Wanted {
     /// Of a goal: a parameter that must have this value; repeat for others
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub set: Vec<String>,
-    /// Of a goal: what to take among all that satisfies the goal: fastest, best, cheapest or balanced
+    /// Of a goal: what to take among all that satisfies it: fastest (all that makes it faster, by however little), best
+    /// (by the application's order of parameters), cheapest, or balanced (less the more is reserved) [default: fastest]
     #[arg(long)]
     pub prefer: Option<Preference>,
     /// When it starts: 14:00, "tomorrow 9:00", "2026-11-30 8:00", +30min, or RFC 3339 [default: now]
