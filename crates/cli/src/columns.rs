@@ -10,14 +10,14 @@ pub enum Side {
 }
 
 /// A line for each of `rows`, of which the first may be headings. What is last in a line is followed by nothing.
-pub fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]], sides: [Side; COLUMNS]) -> String {
+/// A row has a cell for each of `sides`.
+pub fn aligned<R: AsRef<[String]>>(rows: &[R], sides: &[Side]) -> String {
     let wide = |cell: &String| cell.chars().count();
-    let widths: [usize; COLUMNS] = std::array::from_fn(|column| {
-        rows.iter().map(|row| wide(&row[column])).max().unwrap_or_default()
-    });
-    let line = |row: &[String; COLUMNS]| {
-        let cells = row.iter().zip(widths.into_iter().zip(sides));
-        let cells = cells.map(|(cell, (width, side))| match side {
+    let width = |column: usize| rows.iter().map(|row| wide(&row.as_ref()[column])).max();
+    let widths: Vec<_> = (0..sides.len()).map(|column| width(column).unwrap_or_default()).collect();
+    let line = |row: &R| {
+        let cells = row.as_ref().iter().zip(widths.iter().zip(sides));
+        let cells = cells.map(|(cell, (&width, side))| match side {
             Side::Left => format!("{cell:<width$}"),
             Side::Right => format!("{cell:>width$}"),
         });

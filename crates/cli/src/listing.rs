@@ -24,7 +24,7 @@ pub fn without_refused<R: AsRef<Reservation>>(all: Vec<R>) -> (Vec<R>, usize) {
 pub fn table<R: AsRef<Reservation>>(reservations: &[R], now: &Zoned) -> String {
     let mut rows = vec![HEADINGS.map(String::from)];
     rows.extend(reservations.iter().map(|reservation| row(reservation.as_ref(), now)));
-    aligned(&rows, [Side::Left; HEADINGS.len()])
+    aligned(&rows, &[Side::Left; HEADINGS.len()])
 }
 
 fn row(reservation: &Reservation, now: &Zoned) -> [String; HEADINGS.len()] {

@@ -86,11 +86,34 @@ fn a_log_of_three_jobs_is_replayed_under_every_policy() {
 fn a_table_has_a_column_for_each_policy() {
     let (_directory, path) = trace(LOG);
     let output = sim(&["--topology", "star:4", "--trace", path.to_str().unwrap()]);
-    let table = String::from_utf8(output.stdout).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (table, notes) = text.split_once("\n\n").unwrap();
     let first: Vec<_> = table.lines().next().unwrap().split_whitespace().collect();
-    assert_eq!(first, ["keeptime", "fcfs-backfill", "none"]);
-    assert!(table.contains("promises broken"), "{table}");
+    assert_eq!(first, ["keeptime", "keeptime-by", "fcfs-backfill", "none"]);
     assert!(table.lines().all(|line| line.len() == table.lines().next().unwrap().len()), "{table}");
+    assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+    let cells = |name: &str| {
+        let row = table.lines().find(|line| line.starts_with(name)).unwrap();
+        row[name.len()..].split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    // Who promises nothing breaks nothing.
+    assert_eq!(cells("promises broken"), ["0", "0", "-", "-"]);
+    assert_eq!(cells("wait, s: median")[2..], ["80.00", "0.00"]);
+    let noted: Vec<_> = notes.lines().map(|line| line.split_once(':').unwrap().0).collect();
+    assert_eq!(noted, ["keeptime", "fcfs-backfill", "none"]);
+}
+
+// Goal: what takes hours is run for who asks for it, and for nobody else.
+#[test]
+fn jobs_ask_by_themselves_on_few_nodes_unless_it_is_said() {
+    let policies = |topology: &str, more: &[&str]| {
+        let made = ["--topology", topology, "--generate", "chains", "--jobs", "3"];
+        let all = summaries(&[&made[..], more].concat());
+        all.iter().map(|of| of["policy"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(policies("star:512", &[]).len(), 4);
+    assert_eq!(policies("star:513", &[]), ["keeptime", "fcfs-backfill", "none"]);
+    assert_eq!(policies("star:513", &["--policy", "keeptime-by"]), ["keeptime-by"]);
 }
 
 #[test]
@@ -208,7 +231,7 @@ fn each_policy_is_told_as_it_ends() {
     let lines = String::from_utf8(output.stderr).unwrap();
     let ended: Vec<_> = lines.lines().filter_map(|line| line.split_once(" has ended: ")).collect();
     let names: Vec<_> = ended.iter().map(|(name, _)| *name).collect();
-    assert_eq!(names, ["keeptime", "fcfs-backfill", "none"]);
+    assert_eq!(names, ["keeptime", "keeptime-by", "fcfs-backfill", "none"]);
     assert!(ended.iter().all(|(_, figures)| figures.contains("broken 0, ")), "{lines}");
 }
 
@@ -265,6 +288,7 @@ fn failures_of_nodes_are_counted_and_told() {
     }
     let table = |arguments: &[&str]| String::from_utf8(sim(arguments).stdout).unwrap();
     let with = table(&[&made[..], &fails].concat());
+    let (with, _) = with.split_once("\n\n").unwrap();
     for row in ["failures of nodes", "jobs hit", "given up", "work lost"] {
         assert!(with.lines().any(|line| line.starts_with(row)), "{row}: {with}");
     }

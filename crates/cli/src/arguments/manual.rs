@@ -454,7 +454,8 @@ Policies:
                     slowly as others need, else to be done later, and all of it
                     again and again. Jobs have parts of their nodes, nine tenths
                     of each together, and go slower for others as far as their
-                    deadlines allow. Slow on thousands of nodes
+                    deadlines allow. Slow to simulate on many nodes: on more
+                    than 512 only where it is asked for
   fcfs-backfill     whole nodes in the order of submission; nobody is refused
                     and nothing promised
   none              everything starts at once, on the nodes with the fewest
@@ -503,7 +504,8 @@ The table, a column for each policy: which part was admitted, and in time, also
 of the urgent jobs; promises broken; work done, of what the nodes could have
 done; and of the jobs that were run the wait, the slowdown (from submission to
 end over the time alone, of 10 s at the least) and the run time over the time
-alone: median, 95th percentile, greatest. With failures also: how often nodes,
+alone: median, 95th percentile, greatest. Below it stands what one may take for
+a merit or a fault of a policy. With failures also: how often nodes,
 links and switches failed, and nodes were cut off by others; promises broken for
 that, which are counted among the broken ones as well; jobs that were hit, jobs
 that were admitted and given up for it, and work that was thrown away, of what

@@ -36,8 +36,8 @@ pub struct SimArguments {
     #[arg(long)]
     pub generate: Option<Generator>,
     /// Who starts when and where: keeptime, keeptime-greedy, keeptime-queue, keeptime-classes, keeptime-by, fcfs-backfill,
-    /// none, or several
-    #[arg(long, value_delimiter = ',', default_value = "keeptime,fcfs-backfill,none")]
+    /// none, or several [default: keeptime,keeptime-by,fcfs-backfill,none; on more than 512 nodes without keeptime-by]
+    #[arg(long, value_delimiter = ',')]
     pub policy: Vec<Choice>,
     /// The part of its time that a job on several nodes exchanges when nothing is in its way
     #[arg(long, default_value = "0 %")]

@@ -177,11 +177,11 @@ fn table(fitted: &FittedProfile, profile: &Profile, known: &[f64]) -> String {
             },
         ]);
     }
-    let sides = std::array::from_fn(|column| match column {
+    let sides: [Side; HEADINGS.len()] = std::array::from_fn(|column| match column {
         0 | LAST => Side::Left,
         _ => Side::Right,
     });
-    aligned(&rows, sides)
+    aligned(&rows, &sides)
 }
 
 const LAST: usize = HEADINGS.len() - 1;

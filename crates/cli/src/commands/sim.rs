@@ -4,12 +4,14 @@ mod sites;
 
 use super::{Ending, print_json};
 use crate::arguments::{FailureArguments, Generator, SimArguments, SimCommand, SimulatedCluster};
+use crate::columns::{Side, aligned};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use keeptime_model::Invalid;
 use keeptime_model::topology::Topology;
 use keeptime_model::units::{Nanos, Share, text};
 use keeptime_whatif::failures::{Failures, Reliabilities, Reliability};
+use keeptime_whatif::policy::Choice;
 use keeptime_whatif::shape;
 use keeptime_whatif::simulate::Trial;
 use keeptime_whatif::summary::{Quantiles, Summary};
@@ -93,7 +95,7 @@ fn run_jobs(arguments: &SimArguments) -> Result<Ending> {
         Trial { topology, policy, communication, failures }
     };
     let mut summaries = Vec::new();
-    for policy in arguments.policy.iter().copied() {
+    for policy in policies(&arguments.policy, nodes) {
         let summary = replay(trial(policy), &jobs)?;
         // Told at once: the next may be interrupted, or fail.
         eprintln!("{}", line(&summary));
@@ -103,9 +105,20 @@ fn run_jobs(arguments: &SimArguments) -> Result<Ending> {
         let header = Header::of(arguments, source, failing);
         print_json(&Results { header, summaries: &summaries })?;
     } else {
-        print!("{}", table(&summaries, reliabilities.is_some()));
+        print!("{}\n{}", table(&summaries, reliabilities.is_some()), notes(&summaries));
     }
     Ok(Ending::Done)
+}
+
+/// Those that were asked for, or else what Keeptime has for jobs with deadlines, and what there is without it: by deadlines
+/// alone where that does not take too long.
+fn policies(asked: &[Choice], nodes: u32) -> Vec<Choice> {
+    let compared = [Choice::Keeptime, Choice::KeeptimeBy, Choice::FcfsBackfill, Choice::None];
+    let is_soon = |policy: &Choice| *policy != Choice::KeeptimeBy || nodes <= BY_NODES_MAX;
+    match asked {
+        [] => compared.into_iter().filter(is_soon).collect(),
+        asked => asked.to_vec(),
+    }
 }
 
 /// The cluster that is meant. All of its nodes are alike.
@@ -272,11 +285,16 @@ fn line(summary: &Summary) -> String {
 /// A column for each policy; what failures have done, where something fails.
 fn table(summaries: &[Summary], has_failures: bool) -> String {
     let row = |name: &str, cell: &dyn Fn(&Summary) -> String| {
-        let cells: String = summaries.iter().map(|s| format!(" {:>30}", cell(s))).collect();
-        format!("{name:<29}{cells}\n")
+        std::iter::once(name.to_owned()).chain(summaries.iter().map(cell)).collect::<Vec<_>>()
+    };
+    let spread = |name: &str, of: fn(&Summary) -> Quantiles| {
+        let part = |which: &str, part: fn(Quantiles) -> f64| {
+            row(&format!("{name}: {which}"), &|s| format!("{:.2}", part(of(s))))
+        };
+        [part("median", |all| all.median), part("p95", |all| all.p95), part("most", |all| all.most)]
     };
     let failures = if has_failures {
-        [
+        vec![
             row("failures of nodes", &|s| s.failures.to_string()),
             row("failures of links", &|s| s.link_failures.to_string()),
             row("failures of switches", &|s| s.switch_failures.to_string()),
@@ -284,32 +302,50 @@ fn table(summaries: &[Summary], has_failures: bool) -> String {
             row("promises broken by failures", &|s| s.broken_by_failures.to_string()),
             row("jobs hit", &|s| s.jobs_hit.to_string()),
             row("given up", &|s| s.given_up.to_string()),
-            row("work lost", &lost),
+            row("node-hours lost", &|s| format!("{:.1}", s.lost_node_hours)),
+            row("work lost", &|s| percent(s.lost_percent)),
         ]
-        .concat()
     } else {
-        String::new()
+        Vec::new()
     };
-    [
+    let rows = [
         row("", &|s| s.policy.to_string()),
         row("jobs", &|s| s.jobs.to_string()),
         row("admitted", &|s| percent(s.admission_percent)),
         row("in time", &|s| percent(s.in_time_percent)),
         row("urgent jobs in time", &|s| percent(s.urgent_in_time_percent)),
         row("promised", &|s| s.promised.to_string()),
-        row("promises broken", &|s| s.broken.to_string()),
+        row("promises broken", &|s| {
+            if s.promised == 0 { "-".into() } else { s.broken.to_string() }
+        }),
         row("run and late", &|s| s.admitted_late.to_string()),
         row("utilisation", &|s| percent(s.utilisation_percent)),
-        failures,
-        row("wait, s (median / p95 / most)", &|s| spread(s.wait_seconds)),
-        row("slowdown", &|s| spread(s.slowdown)),
-        row("run time / alone", &|s| spread(s.stretch)),
-    ]
-    .concat()
+    ];
+    let spreads = [
+        spread("wait, s", |s| s.wait_seconds),
+        spread("slowdown", |s| s.slowdown),
+        spread("run time / alone", |s| s.stretch),
+    ];
+    let rows: Vec<_> =
+        rows.into_iter().chain(failures).chain(spreads.into_iter().flatten()).collect();
+    let mut sides = vec![Side::Right; 1 + summaries.len()];
+    sides[0] = Side::Left;
+    aligned(&rows, &sides)
 }
 
-fn lost(summary: &Summary) -> String {
-    format!("{:.1} node-hours, {}", summary.lost_node_hours, percent(summary.lost_percent))
+/// What a reader of the table takes wrongly for one policy's merit or fault.
+fn notes(summaries: &[Summary]) -> String {
+    let note = |summary: &Summary| match summary.policy {
+        policy @ (Choice::Keeptime | Choice::KeeptimeGreedy) => {
+            format!("{policy}: what cannot be promised is refused, and never in time\n")
+        }
+        policy @ Choice::FcfsBackfill => format!("{policy}: nothing is promised\n"),
+        policy @ Choice::None => format!(
+            "{policy}: nothing is promised; as if sharing cost nothing and all had memory\n"
+        ),
+        _ => String::new(),
+    };
+    summaries.iter().map(note).collect()
 }
 
 fn percent(value: f64) -> String {
@@ -320,6 +356,8 @@ fn spread(Quantiles { median, p95, most }: Quantiles) -> String {
     format!("{median:.2} / {p95:.2} / {most:.2}")
 }
 
+/// On so many ten thousand jobs take a minute or two: each asks beside all that is reserved of every node.
+const BY_NODES_MAX: u32 = 512;
 const LOAD: f64 = 0.7;
 const LOAD_LEAST: f64 = 0.01;
 /// More than twice of what there is only makes queues longer.

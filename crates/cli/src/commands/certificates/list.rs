@@ -182,7 +182,7 @@ fn table(listed: &[Listed], zone: &TimeZone) -> String {
     });
     let heading = ["until", "days", "", "for", "certificate"].map(String::from);
     let rows: Vec<_> = std::iter::once(heading).chain(rows).collect();
-    aligned(&rows, [Side::Left, Side::Right, Side::Left, Side::Left, Side::Left])
+    aligned(&rows, &[Side::Left, Side::Right, Side::Left, Side::Left, Side::Left])
 }
 
 impl fmt::Display for State {
