@@ -326,5 +326,6 @@ fn words_that_make_no_rate_are_named() {
         "{}",
         said(&output)
     );
-    assert_code(&world.keeptime(&["top", "--once"]).output().unwrap(), 0);
+    let nothing = "no run is held at a rate: keeptime run --rate begins one\n";
+    assert_eq!(world.run(&["top", "--once"], 0), nothing);
 }

@@ -93,10 +93,10 @@ fn up(labs: &Labs, arguments: &LabUpArguments) -> Result<()> {
     };
     let topology = spec.topology();
     println!(
-        "lab {}: {} nodes, {} switches, up in {}",
+        "lab {}: {}, {}, up in {}",
         lab.name(),
-        topology.nodes().len(),
-        topology.switches().len(),
+        counted(topology.nodes().len(), "node", "nodes"),
+        counted(topology.switches().len(), "switch", "switches"),
         Nanos::from(started.elapsed()).rounded()
     );
     for sentence in lab.status().not_enforced {
@@ -269,4 +269,8 @@ fn agent_environment(lab: &Lab, node: &str, job: Option<&Name>) -> Vec<(OsString
     let mut environment = vec![("KEEPTIME_AGENT".into(), socket.into())];
     environment.extend(job.map(|job| ("KEEPTIME_JOB".into(), job.as_str().into())));
     environment
+}
+
+fn counted(count: usize, one: &str, more: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { more })
 }

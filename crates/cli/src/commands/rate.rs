@@ -4,6 +4,7 @@
 use super::reservations::{self, AskedFor};
 use super::{Ending, Session, print_json};
 use crate::arguments::{RateCommand, RunArguments, TopArguments};
+use crate::columns::{Side, aligned};
 use crate::detach::Departure;
 use crate::execute::{Execution, Ran, Run, heard, pass_on};
 use crate::hold::Hold;
@@ -262,6 +263,9 @@ pub fn set(command: &RateCommand) -> Result<Ending> {
     }
 }
 
+/// What is told where there is nothing to show.
+const NO_RUN: &str = "no run is held at a rate: keeptime run --rate begins one";
+
 /// Shows all runs that are held at a rate, until it is ended; on a terminal with plots of them.
 pub fn top(arguments: &TopArguments) -> Result<Ending> {
     let runs = place::find(&arguments.place)?.rates_directory();
@@ -276,7 +280,11 @@ pub fn top(arguments: &TopArguments) -> Result<Ending> {
         return Ok(Ending::Done);
     }
     loop {
-        print!("{}", table(&door::views(&runs)?));
+        let views = door::views(&runs)?;
+        match views.is_empty() {
+            true => println!("{NO_RUN}"),
+            false => print!("{}", table(&views)),
+        }
         if arguments.once {
             return Ok(Ending::Done);
         }
@@ -318,49 +326,53 @@ pub(super) fn parameters(application: &Application, goal: &Goal) -> Parameters {
 }
 
 fn table(views: &[RateView]) -> String {
-    let mut text = format!(
-        "{:<8} {:<12} {:>5} {:>8} {:>8} {:>8} {:>16} {:>12}  {}\n",
-        "job",
-        "application",
-        "nodes",
-        "target",
-        "actual",
-        "cpu",
-        "slice / period",
-        "full speed",
-        "state"
-    );
-    for view in views {
-        let RateView { job, application, nodes, state, .. } = view;
-        let percent = |value: f64| format!("{:.1} %", 100.0 * value);
-        let cpu = state.schedule.map(|schedule| schedule.cpu().rounded());
-        let slice =
-            state.schedule.map(|s| format!("{} / {}", s.slice().rounded(), s.period().rounded()));
-        let unknown = || "-".to_owned();
-        text.push_str(&format!(
-            "{:<8} {:<12} {:>5} {:>8} {:>8} {:>8} {:>16} {:>12}  {}{}{}{}\n",
-            job.to_string(),
-            application.as_str(),
-            nodes.len(),
-            percent(state.target.as_f64()),
-            state.actual.map_or_else(unknown, percent),
-            cpu.map_or_else(unknown, |cpu| cpu.to_string()),
-            slice.unwrap_or_else(unknown),
-            state.full_speed.map_or_else(unknown, |rate| format!("{rate:.2} /s")),
-            describe(state),
-            kept(view),
-            match state.rank_cpu_ppm.iter().min() {
-                Some(least) => format!("; a rank has {} at least", least.rounded()),
-                None => String::new(),
-            },
-            match state.refused {
-                0 => String::new(),
-                count => format!("; {count} corrections refused"),
-            },
-        ));
-    }
-    text
+    let mut rows = vec![HEADINGS.map(String::from)];
+    rows.extend(views.iter().map(row));
+    let sides: [Side; HEADINGS.len()] = std::array::from_fn(|column| match column {
+        0 | 1 | LAST => Side::Left,
+        _ => Side::Right,
+    });
+    aligned(&rows, &sides)
 }
+
+fn row(view: &RateView) -> [String; HEADINGS.len()] {
+    let RateView { job, application, nodes, state, .. } = view;
+    let percent = |value: f64| format!("{:.1} %", 100.0 * value);
+    let cpu = state.schedule.map(|schedule| schedule.cpu().rounded());
+    let slice =
+        state.schedule.map(|s| format!("{} / {}", s.slice().rounded(), s.period().rounded()));
+    let unknown = || "-".to_owned();
+    let least = state.rank_cpu_ppm.iter().min().map(|least| least.rounded());
+    let least = least.map(|least| format!("; a rank has {least} at least")).unwrap_or_default();
+    let refused = match state.refused {
+        0 => String::new(),
+        count => format!("; {count} corrections refused"),
+    };
+    [
+        job.to_string(),
+        application.to_string(),
+        nodes.len().to_string(),
+        percent(state.target.as_f64()),
+        state.actual.map_or_else(unknown, percent),
+        cpu.map_or_else(unknown, |cpu| cpu.to_string()),
+        slice.unwrap_or_else(unknown),
+        state.full_speed.map_or_else(unknown, |rate| format!("{rate:.2} /s")),
+        format!("{}{}{least}{refused}", describe(state), kept(view)),
+    ]
+}
+
+const LAST: usize = HEADINGS.len() - 1;
+const HEADINGS: [&str; 9] = [
+    "job",
+    "application",
+    "nodes",
+    "target",
+    "actual",
+    "cpu",
+    "slice / period",
+    "full speed",
+    "state",
+];
 
 /// What keeps its share, and where that differs, what was said to.
 fn kept(view: &RateView) -> String {
@@ -471,6 +483,9 @@ mod tests {
         let said = RateView { cpu_mechanism: CpuMechanism::UserLevel, ..view(held.clone()) };
         let adjusting = view(State { is_adjusting: true, refused: 0, ..held.clone() });
         let text = table(&[view(held), view(measured), view(unequal), said, adjusting]);
+        let headings =
+            "job  application  nodes  target  actual   cpu  slice / period  full speed  state";
+        assert_eq!(text.lines().next(), Some(headings));
         let lines: Vec<_> = text
             .lines()
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
