@@ -1,6 +1,7 @@
 //! Which resources there are in the cluster. Each node has one server; programs ask that of their
 //! own node, and servers tell each other what happens on theirs.
 
+mod byte_queue;
 pub mod client;
 mod held;
 mod members;

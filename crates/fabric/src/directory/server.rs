@@ -1,6 +1,7 @@
 //! The directory server of a node: one thread between its state and its connections.
 
 use super::address_of;
+use super::byte_queue::ByteQueue;
 use super::protocol::{
     Answer, Garbled, Heard, MESSAGE_MOST, Request, Telling, encode, framed, other_version, read,
 };
@@ -145,7 +146,7 @@ struct Connection {
     speaks: Speaks,
     /// What it says is opened, and what it is told is sealed, with this.
     sealers: Option<Sealers>,
-    read: Vec<u8>,
+    read: ByteQueue,
     unsent: Unsent,
     /// Questions wait until more of the answers is taken.
     waits_to_answer: bool,
@@ -365,7 +366,7 @@ impl Shell {
             stream,
             speaks,
             sealers,
-            read: Vec::new(),
+            read: ByteQueue::default(),
             unsent: Unsent::default(),
             waits_to_answer: false,
             closing: None,
@@ -607,7 +608,7 @@ impl Connection {
                 Ok(bytes) => {
                     // Who is heard no more, and does not take what it was told last, may go on for ever.
                     if self.closing.is_none() {
-                        self.read.extend_from_slice(&piece[..bytes]);
+                        self.read.append(|read| read.extend_from_slice(&piece[..bytes]));
                     }
                     total += bytes;
                 }
@@ -665,11 +666,11 @@ impl Connection {
         if let Speaks::Hail(own) = self.speaks {
             return Ok(self.hailed(&own, key));
         }
-        let message = framed(&self.read, self.speaks.longest())?;
+        let message = framed(self.read.rest(), self.speaks.longest())?;
         let Some(message) = message else { return Ok(Next::Nothing) };
         let mut length = message.len();
         if let Some(Sealers { heard, .. }) = &mut self.sealers {
-            let Some(seal) = self.read[length..].first_chunk::<SEAL>() else {
+            let Some(seal) = self.read.rest()[length..].first_chunk::<SEAL>() else {
                 return Ok(Next::Nothing);
             };
             heard.open(message, *seal)?;
@@ -686,17 +687,17 @@ impl Connection {
         if self.speaks.is_unknown() {
             self.speaks = Speaks::Tellings;
         }
-        self.read.drain(..length);
+        self.read.consume(length);
         Ok(Next::Input(input))
     }
 
     /// Answers a hail with this server's `own`, so that who is a stranger knows why, and with what shows that it has
     /// the key.
     fn hailed(&mut self, own: &Hail, key: Option<&ClusterKey>) -> Next {
-        let Some(bytes) = self.read.first_chunk::<HAIL>() else { return Next::Nothing };
+        let Some(bytes) = self.read.rest().first_chunk::<HAIL>() else { return Next::Nothing };
         let other = Hail::decode(bytes);
         self.unsent.say(false, |bytes| bytes.extend_from_slice(&own.encode()));
-        self.read.drain(..HAIL);
+        self.read.consume(HAIL);
         match other.and_then(|other| own.meets(&other, End::Called, key)) {
             Ok(sealers) => {
                 (self.sealers, self.speaks) = (sealers, Speaks::First);
@@ -763,7 +764,7 @@ mod tests {
             stream: Stream::Unix(stream),
             speaks: Speaks::Requests { user: 0 },
             sealers: None,
-            read: Vec::new(),
+            read: ByteQueue::default(),
             unsent: Unsent::default(),
             waits_to_answer: false,
             closing: None,
@@ -777,7 +778,9 @@ mod tests {
     fn a_program_says_nothing_long() {
         let (mut connection, _program) = connection();
         let mut begins = |length: usize| {
-            connection.read = (length as u32).to_le_bytes().to_vec();
+            connection.read = ByteQueue::default();
+            let length = (length as u32).to_le_bytes();
+            connection.read.append(|read| read.extend_from_slice(&length));
             connection.next(ConnectionId(1), None)
         };
         assert!(matches!(begins(REQUEST_MOST), Ok(Next::Nothing)));

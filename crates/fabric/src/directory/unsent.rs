@@ -1,17 +1,13 @@
-//! What somebody is told and the kernel has not taken yet (pure). It may be as long as all that there is, and goes away piece by
-//! piece: what is left is moved when it is less than what has gone, so that each byte is moved about once.
+//! What somebody is told and the kernel has not taken yet (pure). It may be as long as all that there is, if that is said in parts.
+
+use super::byte_queue::ByteQueue;
 
 /// Bytes that wait at most, but for what is said in parts. Who does not read is disconnected, and has to begin anew.
 const UNREAD_MOST: usize = 96 << 20;
-/// Bytes of memory that are kept for what comes next.
-const KEPT_MOST: usize = 1 << 20;
-
 /// Bytes, in order.
 #[derive(Debug, Default)]
 pub struct Unsent {
-    bytes: Vec<u8>,
-    /// How many of these are gone.
-    sent: usize,
+    bytes: ByteQueue,
     /// Bytes of what is said in parts, as far as they may be among the rest.
     parts: usize,
 }
@@ -19,36 +15,30 @@ pub struct Unsent {
 impl Unsent {
     /// More is said, which `write` appends. Whether it is one part of several.
     pub fn say(&mut self, is_part: bool, write: impl FnOnce(&mut Vec<u8>)) {
-        let before = self.bytes.len();
-        write(&mut self.bytes);
+        let bytes = self.bytes.append(write);
         if is_part {
-            self.parts += self.bytes.len() - before;
+            self.parts += bytes;
         }
     }
 
     /// All that waits.
     pub fn rest(&self) -> &[u8] {
-        &self.bytes[self.sent..]
+        self.bytes.rest()
     }
 
     /// How much that is.
     pub fn len(&self) -> usize {
-        self.bytes.len() - self.sent
+        self.bytes.len()
     }
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.bytes.is_empty()
     }
 
     /// So many bytes are gone.
     pub fn took(&mut self, bytes: usize) {
-        self.sent += bytes;
-        if self.len() <= self.sent {
-            self.bytes.drain(..self.sent);
-            self.sent = 0;
-            self.bytes.shrink_to(KEPT_MOST);
-        }
+        self.bytes.consume(bytes);
         self.parts = self.parts.min(self.len());
     }
 
@@ -62,26 +52,6 @@ impl Unsent {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_said_goes_in_order_and_its_memory_with_it() {
-        let mut unsent = Unsent::default();
-        let (mut said, mut gone) = (Vec::new(), Vec::new());
-        for round in 0..2000_usize {
-            let piece = vec![round as u8; 3000];
-            unsent.say(false, |bytes| bytes.extend_from_slice(&piece));
-            said.extend(piece);
-            let takes = (round * 7 % 5000).min(unsent.len());
-            gone.extend_from_slice(&unsent.rest()[..takes]);
-            unsent.took(takes);
-            assert_eq!(unsent.len(), said.len() - gone.len());
-        }
-        gone.extend_from_slice(unsent.rest());
-        assert!(gone == said);
-        assert!(unsent.bytes.capacity() > KEPT_MOST);
-        unsent.took(unsent.len());
-        assert!(unsent.is_empty() && unsent.bytes.capacity() <= KEPT_MOST);
-    }
 
     /// Goal: who does not read is found out, and who reads an answer that is long by itself is not taken for that.
     #[test]
