@@ -6,7 +6,7 @@ mod common;
 
 use common::{LONG, Node, Way, key, until};
 use keeptime_fabric::directory::client::Client;
-use keeptime_fabric::directory::protocol::{ContextInfo, Heard, Telling, encode, read};
+use keeptime_fabric::directory::protocol::{ContextInfo, Reply, Update, encode, read};
 use keeptime_fabric::directory::seal::{End, HAIL, Hail, SEAL, Sealer, Sealers};
 use keeptime_fabric::door::Pass;
 use keeptime_fabric::frame::{Carrier, Frame, GREETING, Greeting, Head};
@@ -259,8 +259,8 @@ fn hail(address: SocketAddr, key: Option<&ClusterKey>) -> (TcpStream, Option<Sea
 }
 
 /// A node without any program.
-fn snapshot(node: &str, address: SocketAddr) -> Telling {
-    Telling::Snapshot {
+fn snapshot(node: &str, address: SocketAddr) -> Update {
+    Update::Snapshot {
         node: node.into(),
         incarnation: 1,
         address,
@@ -270,9 +270,9 @@ fn snapshot(node: &str, address: SocketAddr) -> Telling {
     }
 }
 
-fn say(mut stream: &TcpStream, sealer: Option<&mut Sealer>, telling: &Telling) {
+fn say(mut stream: &TcpStream, sealer: Option<&mut Sealer>, update: &Update) {
     let mut bytes = Vec::new();
-    encode(telling, &mut bytes);
+    encode(update, &mut bytes);
     let seal = sealer.map_or([0; SEAL], |sealer| sealer.seal(&bytes));
     // It may have closed already.
     let _ = stream.write_all(&[bytes, seal.to_vec()].concat());
@@ -287,7 +287,7 @@ fn a_server_hears_only_those_who_have_the_key() {
     for (name, key) in strangers {
         let (stream, mut sealers) = hail(node.address(), key);
         let mut said = sealers.as_mut().map(|sealers| &mut sealers.said);
-        say(&stream, said.as_deref_mut(), &Telling::Alive);
+        say(&stream, said.as_deref_mut(), &Update::Alive);
         say(&stream, said, &snapshot(name, somewhere));
         assert!(is_closed_after(stream), "{name}");
     }
@@ -299,15 +299,15 @@ fn a_server_hears_only_those_who_have_the_key() {
     assert!(is_closed_after(stream), "a long message first");
     let (stream, mut sealers) = hail(node.address(), Some(&right));
     let Sealers { said, heard } = sealers.as_mut().unwrap();
-    say(&stream, Some(said), &Telling::Alive);
+    say(&stream, Some(said), &Update::Alive);
     say(&stream, Some(said), &snapshot("n2", somewhere));
     stream.set_read_timeout(Some(LONG)).unwrap();
-    assert_eq!(next(&stream, heard), Heard::Alive);
-    assert!(matches!(next(&stream, heard), Heard::Welcome { node, .. } if node == "n1"));
+    assert_eq!(next(&stream, heard), Reply::Alive);
+    assert!(matches!(next(&stream, heard), Reply::Welcome { node, .. } if node == "n1"));
 }
 
 /// What a server says next.
-fn next(mut stream: &TcpStream, sealer: &mut Sealer) -> Heard {
+fn next(mut stream: &TcpStream, sealer: &mut Sealer) -> Reply {
     let mut message = vec![0; 4];
     stream.read_exact(&mut message).unwrap();
     let length = u32::from_le_bytes(message[..].try_into().unwrap());

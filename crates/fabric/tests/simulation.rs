@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use keeptime_fabric::directory::protocol::{Answer, ContextInfo, Heard, Request, Telling, VERSION};
+use keeptime_fabric::directory::protocol::{Answer, ContextInfo, Reply, Request, Update, VERSION};
 use keeptime_fabric::directory::state::{
     ALIVE_EVERY, ConnectionId, Directory, Input, Output, SILENCE_MOST,
 };
@@ -87,8 +87,8 @@ struct Wire {
     from: usize,
     to: usize,
     ends: [ConnectionId; 2],
-    tellings: VecDeque<Telling>,
-    hearings: VecDeque<Heard>,
+    updates: VecDeque<Update>,
+    replies: VecDeque<Reply>,
     /// `from` has been welcomed.
     welcome: bool,
     /// Nothing arrives any more, and nobody is told.
@@ -186,19 +186,19 @@ impl World {
     fn carry_out(&mut self, node: usize, output: Output) {
         match output {
             Output::Answer(to, answer) => self.answered(node, to, answer),
-            Output::Tell(on, telling) => {
+            Output::Update(on, update) => {
                 if let Some(wire) = self.wires.iter_mut().find(|wire| wire.ends[0] == on) {
-                    wire.tellings.push_back(telling);
+                    wire.updates.push_back(update);
                 }
             }
-            Output::Hear(on, heard) => {
+            Output::Reply(on, heard) => {
                 if let Some(wire) = self.wires.iter_mut().find(|wire| wire.ends[1] == on) {
-                    wire.hearings.push_back(heard);
+                    wire.replies.push_back(heard);
                 }
             }
             Output::Dial(to) => self.dial(node, to),
             Output::Close(on) => self.close(on),
-            Output::Complain(_) => {}
+            Output::Warn(_) => {}
         }
     }
 
@@ -213,8 +213,8 @@ impl World {
             from,
             to: to_node,
             ends,
-            tellings: VecDeque::new(),
-            hearings: VecDeque::new(),
+            updates: VecDeque::new(),
+            replies: VecDeque::new(),
             welcome: false,
             swallows: false,
             closed_by: None,
@@ -302,17 +302,17 @@ impl World {
         let carries = |wire: &Wire| !wire.swallows && !parted.is_between(wire.from, wire.to);
         let Some(wire) = self.wires.get_mut(at).filter(|wire| carries(wire)) else { return false };
         let (from, to, ends, closed_by) = (wire.from, wire.to, wire.ends, wire.closed_by);
-        let (telling, heard) = (wire.tellings.pop_front(), wire.hearings.pop_front());
+        let (update, heard) = (wire.updates.pop_front(), wire.replies.pop_front());
         // Who has closed it hears nothing.
-        let telling = telling.filter(|_| closed_by != Some(1));
+        let update = update.filter(|_| closed_by != Some(1));
         let heard = heard.filter(|_| closed_by != Some(0));
-        wire.welcome |= matches!(heard, Some(Heard::Welcome { .. }));
-        for (end, hears) in [heard.is_some(), telling.is_some()].into_iter().enumerate() {
+        wire.welcome |= matches!(heard, Some(Reply::Welcome { .. }));
+        for (end, hears) in [heard.is_some(), update.is_some()].into_iter().enumerate() {
             if hears {
                 wire.heard[end] = self.now;
             }
         }
-        let any = telling.is_some() || heard.is_some();
+        let any = update.is_some() || heard.is_some();
         if let (Some(by), false) = (closed_by, any) {
             let other = 1 - by;
             if other == 0 {
@@ -323,10 +323,10 @@ impl World {
             return true;
         }
         if let Some(heard) = heard {
-            self.step(from, Input::Heard(ends[0], heard));
+            self.step(from, Input::Reply(ends[0], heard));
         }
-        if let Some(telling) = telling {
-            self.step(to, Input::Told(ends[1], telling));
+        if let Some(update) = update {
+            self.step(to, Input::Update(ends[1], update));
         }
         any
     }
@@ -368,13 +368,13 @@ impl World {
             carriers: carriers(context),
         };
         let hello = Request::Hello { version: VERSION, context: info, claim: None };
-        self.step(node, Input::Asked(connection, USER, hello));
+        self.step(node, Input::Request(connection, USER, hello));
         for place in registered {
             let request = registration(place);
-            self.step(node, Input::Asked(connection, USER, request));
+            self.step(node, Input::Request(connection, USER, request));
         }
         let everything = Request::Subscribe { number: EVERYTHING, query: Attributes::new() };
-        self.step(node, Input::Asked(connection, USER, everything));
+        self.step(node, Input::Request(connection, USER, everything));
     }
 
     fn apply(&mut self, op: &Op) {
@@ -392,7 +392,7 @@ impl World {
                 program.registered.insert(place);
                 let request = registration(place);
                 let (node, connection) = (program.node, program.connection);
-                self.step(node, Input::Asked(connection, USER, request));
+                self.step(node, Input::Request(connection, USER, request));
             }
             Op::Drop { program, which } => {
                 let Some(program) = self.programs.get_mut(program) else { return };
@@ -400,7 +400,7 @@ impl World {
                 program.registered.remove(&place);
                 let request = Request::Drop { number: place.slot, place };
                 let (node, connection) = (program.node, program.connection);
-                self.step(node, Input::Asked(connection, USER, request));
+                self.step(node, Input::Request(connection, USER, request));
             }
             Op::Deliver { wire, messages } => (0..messages).for_each(|_| {
                 self.deliver(wire);

@@ -3,14 +3,14 @@
 
 mod byte_queue;
 pub mod client;
-mod held;
 mod members;
 pub mod protocol;
 pub mod records;
 pub mod seal;
+mod send_buffer;
 pub mod server;
+mod stale;
 pub mod state;
-mod unsent;
 mod users;
 
 pub use server::{Server, ServerConfig};

@@ -195,7 +195,7 @@ pub enum Change {
 /// What a server tells another about its own node, on a connection that it made for that, after both have
 /// said hail ([`seal`](super::seal)).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Telling {
+pub enum Update {
     /// Some of a snapshot, if that is too long for one message: comes before it. It is nothing without that, which may never
     /// come.
     SnapshotPart {
@@ -232,7 +232,7 @@ pub enum Telling {
 
 /// What the other answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Heard {
+pub enum Reply {
     /// The snapshot was taken over. Said again it is a sign of life.
     Welcome {
         /// Who answers.
@@ -264,7 +264,7 @@ pub enum Heard {
 /// Bytes that are no message.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum Garbled {
+pub enum DecodeError {
     /// Too long.
     #[error("a message of {length} bytes: at most {most} are accepted")]
     TooLong {
@@ -315,7 +315,7 @@ fn length(of: &impl Serialize) -> usize {
 ///
 /// # Errors
 /// If that is no message.
-pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<(T, usize)>, Garbled> {
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<(T, usize)>, DecodeError> {
     let Some(framed) = framed(bytes, MESSAGE_MOST)? else { return Ok(None) };
     Ok(Some((read(framed)?, framed.len())))
 }
@@ -324,11 +324,11 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<(T, usize)>, G
 ///
 /// # Errors
 /// If it is longer than `most`.
-pub fn framed(bytes: &[u8], most: usize) -> Result<Option<&[u8]>, Garbled> {
+pub fn framed(bytes: &[u8], most: usize) -> Result<Option<&[u8]>, DecodeError> {
     let Some(length) = bytes.first_chunk() else { return Ok(None) };
     let length = u32::from_le_bytes(*length) as usize;
     if length > most {
-        return Err(Garbled::TooLong { length, most });
+        return Err(DecodeError::TooLong { length, most });
     }
     Ok(bytes.get(..LENGTH + length))
 }
@@ -344,11 +344,11 @@ pub fn other_version(framed: &[u8]) -> Option<u16> {
 ///
 /// # Errors
 /// If it is none.
-pub fn read<T: DeserializeOwned>(framed: &[u8]) -> Result<T, Garbled> {
+pub fn read<T: DeserializeOwned>(framed: &[u8]) -> Result<T, DecodeError> {
     match postcard::take_from_bytes(&framed[LENGTH..]) {
         Ok((message, [])) => Ok(message),
-        Ok((_, rest)) => Err(Garbled::Malformed(format!("{} bytes are left over", rest.len()))),
-        Err(error) => Err(Garbled::Malformed(error.to_string())),
+        Ok((_, rest)) => Err(DecodeError::Malformed(format!("{} bytes are left over", rest.len()))),
+        Err(error) => Err(DecodeError::Malformed(error.to_string())),
     }
 }
 
@@ -371,7 +371,7 @@ mod tests {
         }
         assert_eq!(decode(&bytes), Ok(Some((request, whole))));
         let (length, most) = (u32::MAX as usize, MESSAGE_MOST);
-        assert_eq!(decode::<Request>(&[255; 8]), Err(Garbled::TooLong { length, most }));
+        assert_eq!(decode::<Request>(&[255; 8]), Err(DecodeError::TooLong { length, most }));
     }
 
     #[test]
@@ -421,8 +421,8 @@ mod tests {
             let _ = other_version(&bytes);
             let _ = decode::<Request>(&bytes);
             let _ = decode::<Answer>(&bytes);
-            let _ = decode::<Telling>(&bytes);
-            let _ = decode::<Heard>(&bytes);
+            let _ = decode::<Update>(&bytes);
+            let _ = decode::<Reply>(&bytes);
         }
     }
 }

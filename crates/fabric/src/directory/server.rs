@@ -3,11 +3,11 @@
 use super::address_of;
 use super::byte_queue::ByteQueue;
 use super::protocol::{
-    Answer, Garbled, Heard, MESSAGE_MOST, Request, Telling, encode, framed, other_version, read,
+    Answer, DecodeError, MESSAGE_MOST, Reply, Request, Update, encode, framed, other_version, read,
 };
 use super::seal::{End, HAIL, Hail, SEAL, Sealers, Stranger};
+use super::send_buffer::SendBuffer;
 use super::state::{ALIVE_EVERY, ConnectionId, Directory, Input, Output, SILENCE_MOST};
-use super::unsent::Unsent;
 use crate::bridge::{self, Search, Survey, request::Whom};
 use crate::descriptors::descriptors_most;
 use crate::door::ClusterKey;
@@ -87,7 +87,7 @@ impl Server {
     /// # Errors
     /// If there is one of this name on this node already, or the address is not to be had.
     pub fn start(config: ServerConfig) -> io::Result<Self> {
-        let shell = Shell::new(config)?;
+        let shell = EventLoop::new(config)?;
         let (address, stop, bell) = (shell.address, shell.stop.clone(), shell.bell.clone());
         let thread = threads::spawn("directory", move || shell.run())?;
         Ok(Self { address, stop, bell, thread: Some(thread) })
@@ -110,10 +110,10 @@ impl Drop for Server {
     }
 }
 
-type Dialed = (SocketAddr, Result<(TcpStream, Option<Sealers>), Unreachable>);
+type Dialed = (SocketAddr, Result<(TcpStream, Option<Sealers>), DialError>);
 
 /// Why another server is not told anything.
-enum Unreachable {
+enum DialError {
     /// It does not answer.
     Silent,
     /// Somebody else does.
@@ -121,7 +121,7 @@ enum Unreachable {
 }
 
 /// Everything but the decisions.
-struct Shell {
+struct EventLoop {
     directory: Directory,
     address: SocketAddr,
     key: Option<ClusterKey>,
@@ -143,11 +143,11 @@ struct Shell {
 
 struct Connection {
     stream: Stream,
-    speaks: Speaks,
+    speaks: Peer,
     /// What it says is opened, and what it is told is sealed, with this.
     sealers: Option<Sealers>,
     read: ByteQueue,
-    unsent: Unsent,
+    unsent: SendBuffer,
     /// Questions wait until more of the answers is taken.
     waits_to_answer: bool,
     /// Since when it is to be closed when everything is sent, or is not taken for [`SILENCE_MOST`].
@@ -163,7 +163,7 @@ enum Stream {
 
 /// What comes in.
 #[derive(Clone, Copy)]
-enum Speaks {
+enum Peer {
     /// Requests of a program of this user.
     Requests { user: u32 },
     /// The hail of a server, which is answered with this.
@@ -178,9 +178,9 @@ enum Speaks {
 
 /// Why a connection is given up.
 #[derive(Debug, Error)]
-enum GivenUp {
+enum ConnectionError {
     #[error(transparent)]
-    Garbled(#[from] Garbled),
+    DecodeError(#[from] DecodeError),
     #[error(transparent)]
     Stranger(#[from] Stranger),
     #[error(transparent)]
@@ -191,7 +191,7 @@ enum GivenUp {
     Unread(usize),
 }
 
-impl Shell {
+impl EventLoop {
     fn new(config: ServerConfig) -> io::Result<Self> {
         let programs = UnixListener::bind_addr(&address_of(&config.name)?)?;
         let servers = TcpListener::bind(config.address)?;
@@ -293,10 +293,10 @@ impl Shell {
         while let Some((stream, _)) = accepted(self.programs.accept()) {
             // Who it is can always be said while both ends are there.
             let Ok(peer) = getsockopt(&stream, PeerCredentials) else { continue };
-            let speaks = Speaks::Requests { user: peer.uid() };
+            let speaks = Peer::Requests { user: peer.uid() };
             // It says itself when it cannot go on; until then nothing depends on it.
             if let Ok(id) = self.connect(Stream::Unix(stream), speaks, None) {
-                self.step(Input::Came(id, peer.uid()));
+                self.step(Input::Connected(id, peer.uid()));
             }
         }
     }
@@ -310,7 +310,7 @@ impl Shell {
                 self.lost(*oldest);
             }
             let hail = Hail::new(self.key.as_ref(), drawn);
-            let _ = self.connect(Stream::Tcp(stream), Speaks::Hail(hail), None);
+            let _ = self.connect(Stream::Tcp(stream), Peer::Hail(hail), None);
         }
     }
 
@@ -320,17 +320,17 @@ impl Shell {
             let connected = result.and_then(|(stream, sealers)| {
                 let reached_at = self.address_by(&stream)?;
                 let stream = Stream::Tcp(stream);
-                Ok((self.connect(stream, Speaks::Hearings, sealers)?, reached_at))
+                Ok((self.connect(stream, Peer::Hearings, sealers)?, reached_at))
             });
             match connected {
                 Ok((connection, reached_at)) => {
                     // Short, so that the other end need not take much in before it knows who says it.
                     let mut written = Vec::new();
-                    self.write(connection, &Telling::Alive, false, &mut written);
+                    self.write(connection, &Update::Alive, false, &mut written);
                     self.step(Input::Dialed { address, connection, reached_at });
                 }
-                Err(Unreachable::Silent) => self.step(Input::Unreachable(address)),
-                Err(Unreachable::Stranger(why)) => {
+                Err(DialError::Silent) => self.step(Input::Unreachable(address)),
+                Err(DialError::Stranger(why)) => {
                     self.step(Input::Stranger(address, why.to_string()));
                 }
             }
@@ -349,7 +349,7 @@ impl Shell {
     fn connect(
         &mut self,
         stream: Stream,
-        speaks: Speaks,
+        speaks: Peer,
         sealers: Option<Sealers>,
     ) -> io::Result<ConnectionId> {
         match &stream {
@@ -367,7 +367,7 @@ impl Shell {
             speaks,
             sealers,
             read: ByteQueue::default(),
-            unsent: Unsent::default(),
+            unsent: SendBuffer::default(),
             waits_to_answer: false,
             closing: None,
             waits_for_room: false,
@@ -399,7 +399,7 @@ impl Shell {
         }
     }
 
-    fn give_up(&mut self, id: ConnectionId, error: &GivenUp) {
+    fn give_up(&mut self, id: ConnectionId, error: &ConnectionError) {
         tracing::warn!(connection = id.0, %error, "a connection is given up");
         self.lost(id);
     }
@@ -429,14 +429,14 @@ impl Shell {
                     let is_part = matches!(answer, Answer::FoundPart { .. } | Answer::Found { .. });
                     self.write(to, &answer, is_part, &mut written);
                 }
-                Output::Tell(to, telling) => {
+                Output::Update(to, update) => {
                     let is_part =
-                        matches!(telling, Telling::SnapshotPart { .. } | Telling::Snapshot { .. });
-                    self.write(to, &telling, is_part, &mut written);
+                        matches!(update, Update::SnapshotPart { .. } | Update::Snapshot { .. });
+                    self.write(to, &update, is_part, &mut written);
                 }
-                Output::Hear(to, heard) => self.write(to, &heard, false, &mut written),
+                Output::Reply(to, heard) => self.write(to, &heard, false, &mut written),
                 Output::Dial(address) => self.dial(address),
-                Output::Complain(why) => tracing::warn!("{why}"),
+                Output::Warn(why) => tracing::warn!("{why}"),
                 Output::Close(id) => {
                     if let Some(connection) = self.connections.get_mut(&id) {
                         connection.closing.get_or_insert_with(Instant::now);
@@ -472,7 +472,7 @@ impl Shell {
         let (key, survey) = (self.key.clone(), self.survey.clone());
         let dial = move || {
             let hailed = reach(address, &bridges, &survey)
-                .map_err(Unreachable::from)
+                .map_err(DialError::from)
                 .and_then(|stream| Ok((hail(&stream, key.as_ref())?, stream)));
             // Nobody waits for it any more when the server has ended.
             let _ = sender.send((address, hailed.map(|(sealers, stream)| (stream, sealers))));
@@ -537,20 +537,20 @@ fn reach(address: SocketAddr, bridges: &[bridge::Known], survey: &Survey) -> io:
 }
 
 /// Says hail to the server at the other end, and hears its own and that it has the key.
-fn hail(mut stream: &TcpStream, key: Option<&ClusterKey>) -> Result<Option<Sealers>, Unreachable> {
+fn hail(mut stream: &TcpStream, key: Option<&ClusterKey>) -> Result<Option<Sealers>, DialError> {
     let own = Hail::new(key, random_bytes()?);
     stream.write_all(&own.encode())?;
     stream.set_read_timeout(Some(HAIL_TIME))?;
     let mut bytes = [0; HAIL];
     stream.read_exact(&mut bytes)?;
-    let other = Hail::decode(&bytes).map_err(Unreachable::Stranger)?;
-    let sealers = own.meets(&other, End::Caller, key).map_err(Unreachable::Stranger)?;
+    let other = Hail::decode(&bytes).map_err(DialError::Stranger)?;
+    let sealers = own.meets(&other, End::Caller, key).map_err(DialError::Stranger)?;
     let Some(mut sealers) = sealers else { return Ok(None) };
     let (mut life, mut seal) = (Vec::new(), [0; SEAL]);
-    encode(&Heard::Alive, &mut life);
+    encode(&Reply::Alive, &mut life);
     stream.read_exact(&mut life)?;
     stream.read_exact(&mut seal)?;
-    sealers.heard.open(&life, seal).map_err(Unreachable::Stranger)?;
+    sealers.heard.open(&life, seal).map_err(DialError::Stranger)?;
     Ok(Some(sealers))
 }
 
@@ -565,13 +565,13 @@ fn of_this_node(mut request: Request) -> io::Result<Request> {
     Ok(request)
 }
 
-impl From<io::Error> for Unreachable {
+impl From<io::Error> for DialError {
     fn from(_: io::Error) -> Self {
         Self::Silent
     }
 }
 
-impl Speaks {
+impl Peer {
     /// Whether it has to show yet that it is a server.
     fn is_unknown(self) -> bool {
         matches!(self, Self::Hail(_) | Self::First)
@@ -638,14 +638,14 @@ impl Connection {
 
     /// Whether its next question may be answered: if that is a program's, when it has taken most of what it was told.
     fn has_room(&self) -> bool {
-        !matches!(self.speaks, Speaks::Requests { .. }) || self.unsent.len() <= ANSWERED_MOST
+        !matches!(self.speaks, Peer::Requests { .. }) || self.unsent.len() <= ANSWERED_MOST
     }
 
     /// Keeps questions until there is room for their answers. The kernel tells when it takes more.
-    fn hold_back(&mut self) -> Result<(), GivenUp> {
+    fn hold_back(&mut self) -> Result<(), ConnectionError> {
         self.waits_to_answer = !self.has_room();
         let waiting = self.read.len();
-        if waiting > QUESTIONS_MOST { Err(GivenUp::Unread(waiting)) } else { Ok(()) }
+        if waiting > QUESTIONS_MOST { Err(ConnectionError::Unread(waiting)) } else { Ok(()) }
     }
 
     /// Says that when there is room, sealed if it has to be. Whether it is one part of several.
@@ -662,8 +662,12 @@ impl Connection {
     }
 
     /// What comes next of what was read. `key` is this server's.
-    fn next(&mut self, id: ConnectionId, key: Option<&ClusterKey>) -> Result<Next, GivenUp> {
-        if let Speaks::Hail(own) = self.speaks {
+    fn next(
+        &mut self,
+        id: ConnectionId,
+        key: Option<&ClusterKey>,
+    ) -> Result<Next, ConnectionError> {
+        if let Peer::Hail(own) = self.speaks {
             return Ok(self.hailed(&own, key));
         }
         let message = framed(self.read.rest(), self.speaks.longest())?;
@@ -677,15 +681,15 @@ impl Connection {
             length += SEAL;
         }
         let input = match self.speaks {
-            Speaks::Requests { user } => match other_version(message) {
+            Peer::Requests { user } => match other_version(message) {
                 Some(version) => Input::OtherVersion(id, version),
-                None => Input::Asked(id, user, of_this_node(read(message)?)?),
+                None => Input::Request(id, user, of_this_node(read(message)?)?),
             },
-            Speaks::Hearings => Input::Heard(id, read(message)?),
-            Speaks::Tellings | Speaks::First | Speaks::Hail(_) => Input::Told(id, read(message)?),
+            Peer::Hearings => Input::Reply(id, read(message)?),
+            Peer::Tellings | Peer::First | Peer::Hail(_) => Input::Update(id, read(message)?),
         };
         if self.speaks.is_unknown() {
-            self.speaks = Speaks::Tellings;
+            self.speaks = Peer::Tellings;
         }
         self.read.consume(length);
         Ok(Next::Input(input))
@@ -700,9 +704,9 @@ impl Connection {
         self.read.consume(HAIL);
         match other.and_then(|other| own.meets(&other, End::Called, key)) {
             Ok(sealers) => {
-                (self.sealers, self.speaks) = (sealers, Speaks::First);
+                (self.sealers, self.speaks) = (sealers, Peer::First);
                 if self.sealers.is_some() {
-                    self.say(&Heard::Alive, false);
+                    self.say(&Reply::Alive, false);
                 }
             }
             Err(stranger) => {
@@ -762,10 +766,10 @@ mod tests {
         stream.set_nonblocking(true).unwrap();
         let connection = Connection {
             stream: Stream::Unix(stream),
-            speaks: Speaks::Requests { user: 0 },
+            speaks: Peer::Requests { user: 0 },
             sealers: None,
             read: ByteQueue::default(),
-            unsent: Unsent::default(),
+            unsent: SendBuffer::default(),
             waits_to_answer: false,
             closing: None,
             waits_for_room: false,
@@ -784,9 +788,9 @@ mod tests {
             connection.next(ConnectionId(1), None)
         };
         assert!(matches!(begins(REQUEST_MOST), Ok(Next::Nothing)));
-        let too_long = Garbled::TooLong { length: REQUEST_MOST + 1, most: REQUEST_MOST };
+        let too_long = DecodeError::TooLong { length: REQUEST_MOST + 1, most: REQUEST_MOST };
         let refused = begins(REQUEST_MOST + 1);
-        assert!(matches!(refused, Err(GivenUp::Garbled(why)) if why == too_long));
+        assert!(matches!(refused, Err(ConnectionError::DecodeError(why)) if why == too_long));
     }
 
     /// It is closed when it has taken what it was told, which it never does.
@@ -810,7 +814,7 @@ mod tests {
     fn who_does_not_take_its_last_word_is_cut() {
         let mut shell = shell("cuts", Vec::new());
         let (stream, _program) = UnixStream::pair().unwrap();
-        let id = shell.connect(Stream::Unix(stream), Speaks::Requests { user: 7 }, None).unwrap();
+        let id = shell.connect(Stream::Unix(stream), Peer::Requests { user: 7 }, None).unwrap();
         let connection = shell.connections.get_mut(&id).unwrap();
         connection.unsent.say(false, |bytes| bytes.resize(4 << 20, 0));
         shell.step(Input::OtherVersion(id, VERSION - 1));
@@ -823,15 +827,15 @@ mod tests {
     }
 
     /// Another server that has told of a resource.
-    fn teller(shell: &mut Shell) -> TcpStream {
+    fn teller(shell: &mut EventLoop) -> TcpStream {
         let mut teller = TcpStream::connect(shell.address).unwrap();
         teller.write_all(&Hail::new(None, [7; 32]).encode()).unwrap();
-        tell(&teller, &Telling::Alive);
+        tell(&teller, &Update::Alive);
         let (id, place) = (ContextId::new(7), Place { slot: 0, generation: 0 });
         let (node, callers, addresses) = (String::new(), Callers::SameUser, Vec::new());
         let carriers = Carriers::default();
         let context = ContextInfo { id, node, owner: 0, callers, addresses, carriers };
-        let snapshot = Telling::Snapshot {
+        let snapshot = Update::Snapshot {
             node: "other".into(),
             incarnation: 7,
             address: ([127, 0, 0, 1], 1).into(),
@@ -849,10 +853,10 @@ mod tests {
     }
 
     /// That of a node of this name, which is told of those members.
-    fn shell(node: &str, members: Vec<SocketAddr>) -> Shell {
+    fn shell(node: &str, members: Vec<SocketAddr>) -> EventLoop {
         let name = format!("{node}-{}", std::process::id());
         let (node, address) = (node.into(), ([127, 0, 0, 1], 0).into());
-        Shell::new(ServerConfig { name, node, address, members, key: None }).unwrap()
+        EventLoop::new(ServerConfig { name, node, address, members, key: None }).unwrap()
     }
 
     fn hello(number: u64) -> Request {
@@ -906,11 +910,11 @@ mod tests {
         let long = (0..32).fold(Attributes::new(), |all, at| all.with(name(at), "b".repeat(256)));
         let requests = (0..MANY).map(|number| register(number, long.clone()));
         for request in iter::once(hello(1)).chain(requests) {
-            let input = Input::Asked(ConnectionId(FIRST_CONNECTION - 1), 0, request);
+            let input = Input::Request(ConnectionId(FIRST_CONNECTION - 1), 0, request);
             tells.directory.step(Duration::ZERO, input);
         }
         let begun = Instant::now();
-        let mut serve = |hears: &mut Shell| {
+        let mut serve = |hears: &mut EventLoop| {
             assert!(begun.elapsed() < Duration::from_secs(120), "it does not come");
             for shell in [&mut tells, hears] {
                 shell.serve_ready(EpollTimeout::from(1_u8));
@@ -922,7 +926,7 @@ mod tests {
         }
         assert_eq!(found(&hears), MANY as usize);
         let (stream, program) = UnixStream::pair().unwrap();
-        hears.connect(Stream::Unix(stream), Speaks::Requests { user: 0 }, None).unwrap();
+        hears.connect(Stream::Unix(stream), Peer::Requests { user: 0 }, None).unwrap();
         let program = thread::spawn(|| finds_twice(program));
         while !program.is_finished() {
             serve(&mut hears);
@@ -946,7 +950,7 @@ mod tests {
         for number in 0..programs {
             // Its other end is gone at once.
             let (stream, _) = UnixStream::pair().unwrap();
-            let speaks = Speaks::Requests { user: 0 };
+            let speaks = Peer::Requests { user: 0 };
             let id = shell.connect(Stream::Unix(stream), speaks, None).unwrap();
             for request in [
                 hello(number as u64),
@@ -954,7 +958,7 @@ mod tests {
                 register(2, Attributes::new()),
             ] {
                 // Without a word to the program, by which it would be found closed.
-                shell.directory.step(Duration::ZERO, Input::Asked(id, 0, request));
+                shell.directory.step(Duration::ZERO, Input::Request(id, 0, request));
             }
         }
         assert_eq!(found(&shell), programs);
@@ -969,7 +973,7 @@ mod tests {
         const MANY: u32 = 200_000;
         let mut shell = shell("much", Vec::new());
         let (stream, mut program) = UnixStream::pair().unwrap();
-        let id = shell.connect(Stream::Unix(stream), Speaks::Requests { user: 0 }, None).unwrap();
+        let id = shell.connect(Stream::Unix(stream), Peer::Requests { user: 0 }, None).unwrap();
         let mut bytes = Vec::new();
         encode(&hello(1), &mut bytes);
         (0..MANY).for_each(|number| encode(&register(number, Attributes::new()), &mut bytes));
@@ -1000,19 +1004,19 @@ mod tests {
         }
     }
 
-    fn tell(mut teller: &TcpStream, telling: &Telling) {
+    fn tell(mut teller: &TcpStream, update: &Update) {
         let mut bytes = Vec::new();
-        encode(telling, &mut bytes);
+        encode(update, &mut bytes);
         teller.write_all(&bytes).unwrap();
     }
 
-    fn found(shell: &Shell) -> usize {
+    fn found(shell: &EventLoop) -> usize {
         shell.directory.find(&Attributes::new()).len()
     }
 
     /// Time passes without the server's thread. Then it goes on as one that was stopped while it waited: the kernel ends its
     /// wait, and tells of nothing.
-    fn hold_up(shell: &mut Shell) {
+    fn hold_up(shell: &mut EventLoop) {
         let time = SILENCE_MOST + ALIVE_EVERY;
         shell.start = shell.start.checked_sub(time).unwrap();
         shell.ticked = shell.ticked.checked_sub(time).unwrap();
@@ -1024,7 +1028,7 @@ mod tests {
     fn who_was_held_up_takes_nobody_for_silent() {
         let mut shell = shell("own", Vec::new());
         let teller = teller(&mut shell);
-        tell(&teller, &Telling::Alive);
+        tell(&teller, &Update::Alive);
         let arrives = shell.connections.values().map(|connection| connection.stream.fd());
         let mut arrives: Vec<_> = arrives.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         assert_eq!(poll(&mut arrives, 60_000_u16), Ok(1));

@@ -17,12 +17,12 @@
 //! to nobody else. Names are chosen by programs, which may take one that another has, or has had: whoever had it first has it,
 //! on all nodes, and who came later is refused (`door`).
 
-use super::held::{Held, Hold};
 use super::members::Members;
 use super::protocol::{
-    Answer, Change, ContextInfo, Heard, Introduction, Record, Request, Telling, VERSION, in_parts,
+    Answer, Change, ContextInfo, Introduction, Record, Reply, Request, Update, VERSION, in_parts,
 };
 use super::records::{Questions, Records};
+use super::stale::{StaleRecords, Staleness};
 use super::users::{Users, counted, counted_context};
 use crate::attributes::Attributes;
 use crate::door::{Claim, ClusterKey};
@@ -61,13 +61,13 @@ const ADDRESSES_MOST: usize = 256;
 #[derive(Debug, Clone)]
 pub enum Input {
     /// A program of this node has connected, which the kernel says is of that user.
-    Came(ConnectionId, u32),
+    Connected(ConnectionId, u32),
     /// A program of this node, which the kernel says is of that user, says something.
-    Asked(ConnectionId, u32, Request),
+    Request(ConnectionId, u32, Request),
     /// One says hello in this version, which is another than this server's.
     OtherVersion(ConnectionId, u16),
     /// Another server tells something.
-    Told(ConnectionId, Telling),
+    Update(ConnectionId, Update),
     /// A connection that was asked for is there.
     Dialed {
         /// Where to.
@@ -82,7 +82,7 @@ pub enum Input {
     /// What is there is none that this server can speak with, for that reason.
     Stranger(SocketAddr, String),
     /// Another server answers.
-    Heard(ConnectionId, Heard),
+    Reply(ConnectionId, Reply),
     /// A connection is no more.
     Closed(ConnectionId),
     /// The node's clock shows that, since 1970. It may be set at any time, as after the node has booted: said before each tick.
@@ -97,15 +97,15 @@ pub enum Output {
     /// Say that to a program.
     Answer(ConnectionId, Answer),
     /// Tell that to another server.
-    Tell(ConnectionId, Telling),
+    Update(ConnectionId, Update),
     /// Answer that to another server.
-    Hear(ConnectionId, Heard),
+    Reply(ConnectionId, Reply),
     /// Connect to a server there.
     Dial(SocketAddr),
     /// Close that when what was said is sent.
     Close(ConnectionId),
     /// Somebody should know.
-    Complain(String),
+    Warn(String),
 }
 
 /// The directory of one node.
@@ -126,7 +126,7 @@ pub struct Directory {
     /// of programs that are refused are only when these have taken why, or have not for a while.
     connected: BTreeMap<ConnectionId, u32>,
     users: Users,
-    contexts: BTreeMap<ContextId, Known>,
+    contexts: BTreeMap<ContextId, OpenContext>,
     /// Whose contexts were that have ended, and until when no other user has the name of one.
     left: BTreeMap<ContextId, (Precedence, Duration)>,
     /// Who has asked for contexts of which nobody has told yet, and with which question.
@@ -135,18 +135,18 @@ pub struct Directory {
     change: u64,
     members: Members,
     /// Connections that this server made, to tell.
-    listeners: BTreeMap<ConnectionId, Listener>,
+    followers: BTreeMap<ConnectionId, Follower>,
     /// Nodes whose servers were told everything, and are reached by no connection just now.
-    cut_off: BTreeMap<String, CutOff>,
+    cut_off: BTreeMap<String, LostFollower>,
     /// Connections that others made, to be heard.
-    tellers: BTreeMap<ConnectionId, Teller>,
+    origins: BTreeMap<ConnectionId, Origin>,
     /// What others have told whose connections are no more.
-    held: Held,
+    stale: StaleRecords,
     /// Those of others' connections on which nobody has told yet all that there is.
     callers: BTreeMap<ConnectionId, Caller>,
-    /// Who waits until all listeners have applied a change.
+    /// Who waits until all followers have applied a change.
     waiting: BTreeMap<u64, (ConnectionId, u32)>,
-    /// How many tellers come before the one that the next sign of life names first.
+    /// How many origins come before the one that the next sign of life names first.
     named: usize,
     /// Where a server refuses this one, and why.
     refused: Option<(SocketAddr, String)>,
@@ -163,7 +163,7 @@ struct Clock {
 
 /// A context, and since when it is its user's.
 #[derive(Debug, Clone)]
-struct Known {
+struct OpenContext {
     info: Arc<ContextInfo>,
     since: Duration,
 }
@@ -187,7 +187,7 @@ struct Program {
 
 /// A server that is told everything.
 #[derive(Debug)]
-struct Listener {
+struct Follower {
     address: SocketAddr,
     /// Whose server it is, once it has said so.
     node: Option<String>,
@@ -201,7 +201,7 @@ struct Listener {
 
 /// A server that was told everything, as by a bridge that is no more. It may be there, and its programs ask it.
 #[derive(Debug, Clone, Copy)]
-struct CutOff {
+struct LostFollower {
     /// The last change that it is known to have.
     applied: u64,
     /// Until when it may be found again before it counts as gone.
@@ -219,7 +219,7 @@ struct Caller {
 
 /// A server that tells.
 #[derive(Debug)]
-struct Teller {
+struct Origin {
     node: String,
     incarnation: u64,
     address: SocketAddr,
@@ -253,13 +253,13 @@ impl Clock {
     }
 }
 
-impl Known {
+impl OpenContext {
     fn precedence(&self) -> Precedence {
         (self.since, self.info.owner)
     }
 }
 
-impl Listener {
+impl Follower {
     /// Whether it is known to be the server of that node.
     fn is_of(&self, node: &str) -> bool {
         self.node.as_deref() == Some(node)
@@ -273,7 +273,7 @@ impl Caller {
     }
 }
 
-impl Teller {
+impl Origin {
     /// It has that context no more: which resources that had.
     fn forget(&mut self, context: ContextId) -> Vec<ResourceId> {
         self.contexts.remove(&context);
@@ -318,10 +318,10 @@ impl Directory {
             held_back: BTreeMap::new(),
             change: 0,
             members: Members::new(others),
-            listeners: BTreeMap::new(),
+            followers: BTreeMap::new(),
             cut_off: BTreeMap::new(),
-            tellers: BTreeMap::new(),
-            held: Held::default(),
+            origins: BTreeMap::new(),
+            stale: StaleRecords::default(),
             callers: BTreeMap::new(),
             waiting: BTreeMap::new(),
             named: 0,
@@ -342,13 +342,13 @@ impl Directory {
         self.begun.get_or_insert(self.now);
         let mut outputs = Vec::new();
         match input {
-            Input::Came(from, user) => self.came(from, user, &mut outputs),
-            Input::Asked(from, user, request) => self.asked(from, user, request, &mut outputs),
+            Input::Connected(from, user) => self.came(from, user, &mut outputs),
+            Input::Request(from, user, request) => self.asked(from, user, request, &mut outputs),
             Input::OtherVersion(from, version) => {
                 self.refuse(from, None, other_version(version), &mut outputs);
             }
-            Input::Told(from, telling) => self.told(from, telling, &mut outputs),
-            Input::Heard(from, heard) => self.heard(from, heard, &mut outputs),
+            Input::Update(from, update) => self.told(from, update, &mut outputs),
+            Input::Reply(from, heard) => self.heard(from, heard, &mut outputs),
             Input::Dialed { address, connection, reached_at } => {
                 self.dialed(address, connection, reached_at, &mut outputs);
             }
@@ -449,7 +449,7 @@ impl Directory {
         context.addresses.truncate(ADDRESSES_MOST);
         let claim = claim.filter(|claim| self.upholds(claim, &context));
         let since = claim.map_or_else(|| self.clock.shows(self.now), |claim| claim.since);
-        let opened = Known { info: context.clone().into(), since };
+        let opened = OpenContext { info: context.clone().into(), since };
         self.may_open(&opened, claim.is_some())?;
         let bytes = counted_context(&context);
         self.users.keep(context.owner, bytes)?;
@@ -487,7 +487,7 @@ impl Directory {
 
     /// Whether a program of this node may have that context: nobody has one of that name, and no other user had a moment ago, but
     /// who came later than its claim says. Without a claim it comes now, whatever the clocks of others say.
-    fn may_open(&self, opened: &Known, is_claimed: bool) -> Result<(), String> {
+    fn may_open(&self, opened: &OpenContext, is_claimed: bool) -> Result<(), String> {
         let (id, own) = (opened.info.id, opened.precedence());
         let is_later = |before: Precedence| is_claimed && own < before;
         if self.contexts.get(&id).is_some_and(|before| !is_later(before.precedence())) {
@@ -506,9 +506,9 @@ impl Directory {
         if self.refuse_context(id, outputs) {
             return;
         }
-        self.held.reopen(id);
-        let mut its = self.held.take(id);
-        for teller in self.tellers.values_mut().filter(|teller| teller.contexts.contains(&id)) {
+        self.stale.reopen(id);
+        let mut its = self.stale.take(id);
+        for teller in self.origins.values_mut().filter(|teller| teller.contexts.contains(&id)) {
             its.extend(teller.forget(id));
         }
         self.contexts.remove(&id);
@@ -678,25 +678,25 @@ impl Directory {
 
     /// Another server tells what happened on its node. Whoever breaks the rules is not heard
     /// further.
-    fn told(&mut self, from: ConnectionId, telling: Telling, outputs: &mut Vec<Output>) {
+    fn told(&mut self, from: ConnectionId, update: Update, outputs: &mut Vec<Output>) {
         let now = self.now;
-        match self.tellers.get_mut(&from) {
+        match self.origins.get_mut(&from) {
             Some(teller) => teller.heard = now,
             None => {
                 let caller = || Caller { since: now, ..Caller::default() };
                 self.callers.entry(from).or_insert_with(caller);
             }
         }
-        match telling {
-            Telling::Alive => {}
-            Telling::Changed { change, what } => {
-                let known = self.tellers.get_mut(&from).filter(|t| t.change + 1 == change);
+        match update {
+            Update::Alive => {}
+            Update::Changed { change, what } => {
+                let known = self.origins.get_mut(&from).filter(|t| t.change + 1 == change);
                 let Some(teller) = known else { return self.hang_up(from, outputs) };
                 teller.change = change;
                 self.apply(from, what, outputs);
-                outputs.push(Output::Hear(from, Heard::Applied { change }));
+                outputs.push(Output::Reply(from, Reply::Applied { change }));
             }
-            Telling::SnapshotPart { contexts, resources } => {
+            Update::SnapshotPart { contexts, resources } => {
                 let Some(caller) = self.callers.get_mut(&from) else {
                     return self.hang_up(from, outputs);
                 };
@@ -704,25 +704,25 @@ impl Directory {
                 caller.contexts.extend(contexts);
                 caller.resources.extend(resources);
                 // Whoever has much to tell is not to take this one for silent before it is all told.
-                outputs.push(Output::Hear(from, Heard::Alive));
+                outputs.push(Output::Reply(from, Reply::Alive));
             }
-            Telling::Snapshot { node, incarnation, address, change, contexts, resources } => {
+            Update::Snapshot { node, incarnation, address, change, contexts, resources } => {
                 if node == self.node && incarnation == self.incarnation {
                     // This very server, at one of its own addresses: it finds out by this.
-                    let welcome = Heard::Welcome { node, members: Vec::new() };
-                    outputs.push(Output::Hear(from, welcome));
+                    let welcome = Reply::Welcome { node, members: Vec::new() };
+                    outputs.push(Output::Reply(from, welcome));
                     return self.hang_up(from, outputs);
                 }
                 if let Err(why) = self.may_tell(from, &node, incarnation) {
-                    outputs.push(Output::Hear(from, Heard::Refused { why }));
+                    outputs.push(Output::Reply(from, Reply::Refused { why }));
                     return self.hang_up(from, outputs);
                 }
                 // The same run on an older connection: that one is dead and does not know it.
-                let old = self.tellers.iter().find(|(_, teller)| teller.node == node);
+                let old = self.origins.iter().find(|(_, teller)| teller.node == node);
                 if let Some(old) = old.map(|(old, _)| *old) {
                     self.hang_up(old, outputs);
                 }
-                let teller = Teller {
+                let teller = Origin {
                     node: node.clone(),
                     incarnation,
                     address,
@@ -731,51 +731,51 @@ impl Directory {
                     resources: BTreeSet::new(),
                     heard: now,
                 };
-                self.tellers.insert(from, teller);
+                self.origins.insert(from, teller);
                 let told = self.callers.remove(&from).unwrap_or_default();
                 let contexts = told.contexts.into_iter().chain(contexts);
                 let resources = told.resources.into_iter().chain(resources);
                 let contexts = contexts.map(|(c, since)| Change::Opened(c, since));
                 let resources = resources.map(|(id, a)| Change::Registered(id, a));
                 contexts.chain(resources).for_each(|what| self.apply(from, what, outputs));
-                if !self.tellers.contains_key(&from) {
+                if !self.origins.contains_key(&from) {
                     // Something of it cannot be: it was hung up on, and is not to take itself for heard.
                     return;
                 }
                 // A run that goes on knows all that it has: what it had told by then and tells no more is gone. What it had
                 // told later, on a connection that was there before this word was written, comes again on this one.
-                let lacking = self.held.told_by(incarnation, change);
+                let lacking = self.stale.told_by(incarnation, change);
                 self.forget(lacking, outputs);
                 if address != self.address {
                     self.members.appeared(&node, address, now);
                 }
-                let members = self.tellers.values().map(Teller::named).collect();
-                let welcome = Heard::Welcome { node: self.node.clone(), members };
-                outputs.push(Output::Hear(from, welcome));
-                outputs.push(Output::Hear(from, Heard::Applied { change }));
+                let members = self.origins.values().map(Origin::named).collect();
+                let welcome = Reply::Welcome { node: self.node.clone(), members };
+                outputs.push(Output::Reply(from, welcome));
+                outputs.push(Output::Reply(from, Reply::Applied { change }));
             }
         }
     }
 
     fn may_tell(&self, from: ConnectionId, node: &str, incarnation: u64) -> Result<(), String> {
-        if self.tellers.contains_key(&from) {
+        if self.origins.contains_key(&from) {
             return Err("a second snapshot".into());
         }
         let taken = |at: SocketAddr| Err(format!("the name {node} is taken by the node at {at}"));
         if node == self.node {
             return taken(self.address);
         }
-        let other = self.tellers.values().find(|t| t.node == node && t.incarnation != incarnation);
+        let other = self.origins.values().find(|t| t.node == node && t.incarnation != incarnation);
         other.map_or(Ok(()), |teller| taken(teller.address))
     }
 
     /// Applies a change of another node.
     fn apply(&mut self, from: ConnectionId, what: Change, outputs: &mut Vec<Output>) {
-        let Some(teller) = self.tellers.get_mut(&from) else { return };
+        let Some(teller) = self.origins.get_mut(&from) else { return };
         match what {
             Change::Opened(context, since) => {
                 let info = ContextInfo { node: teller.node.clone(), ..context }.into();
-                self.opened(from, Known { info, since }, outputs);
+                self.opened(from, OpenContext { info, since }, outputs);
             }
             Change::Closed(context) => {
                 let is_its = teller.contexts.contains(&context);
@@ -784,7 +784,7 @@ impl Directory {
                 if is_its {
                     self.leave(context);
                     // What its program had registered before its server was started again.
-                    held = self.held.take(context);
+                    held = self.stale.take(context);
                 }
                 its.into_iter().chain(held).for_each(|id| self.vanish(id, outputs));
             }
@@ -799,7 +799,7 @@ impl Directory {
                 teller.resources.insert(id);
                 let home = self.contexts[&id.context].info.clone();
                 let record = Record { id, attributes, home };
-                if self.held.reclaim(id) {
+                if self.stale.reclaim(id) {
                     self.come_back(record, outputs);
                 } else {
                     self.appear(record, outputs);
@@ -815,7 +815,7 @@ impl Directory {
 
     /// A context is opened on another node, unless somebody else had its name first. Then that context alone is not, and its
     /// own server closes it: on all servers the same one stays, in whatever order they hear of both.
-    fn opened(&mut self, from: ConnectionId, opened: Known, outputs: &mut Vec<Output>) {
+    fn opened(&mut self, from: ConnectionId, opened: OpenContext, outputs: &mut Vec<Output>) {
         let id = opened.info.id;
         if let Some(before) =
             self.contexts.get(&id).filter(|before| self.is_another(before, &opened))
@@ -823,20 +823,20 @@ impl Directory {
             if before.precedence() < opened.precedence() {
                 let node = &opened.info.node;
                 let why = format!("context {id} on {node}: another had that name first");
-                outputs.push(Output::Complain(why));
+                outputs.push(Output::Warn(why));
                 let since = opened.since;
-                outputs.push(Output::Hear(from, Heard::Denied { context: id, since }));
+                outputs.push(Output::Reply(from, Reply::Denied { context: id, since }));
                 return;
             }
             self.displace(id, outputs);
         }
-        let Some(teller) = self.tellers.get_mut(&from) else { return };
+        let Some(teller) = self.origins.get_mut(&from) else { return };
         teller.contexts.insert(id);
-        self.held.reopen(id);
+        self.stale.reopen(id);
         let before = self.contexts.insert(id, opened);
         // What is held of it says where it was, and over what it could be called.
         if before.is_some_and(|before| before.info != self.contexts[&id].info) {
-            let over = self.held.take(id);
+            let over = self.stale.take(id);
             over.into_iter().for_each(|id| self.vanish(id, outputs));
         }
         self.answer_held_back(id, outputs);
@@ -844,17 +844,17 @@ impl Directory {
 
     /// Whether a context that was known is not the same as one of its name that is opened: its node says what it has; and if
     /// that is cut off, its user may have it elsewhere, as on a node that has another name now.
-    fn is_another(&self, before: &Known, opened: &Known) -> bool {
-        let is_moved = self.held.has(opened.info.id) && before.info.owner == opened.info.owner;
+    fn is_another(&self, before: &OpenContext, opened: &OpenContext) -> bool {
+        let is_moved = self.stale.has(opened.info.id) && before.info.owner == opened.info.owner;
         before.info.node != opened.info.node && !is_moved
     }
 
-    fn heard(&mut self, from: ConnectionId, heard: Heard, outputs: &mut Vec<Output>) {
-        let Some(listener) = self.listeners.get_mut(&from) else { return };
+    fn heard(&mut self, from: ConnectionId, heard: Reply, outputs: &mut Vec<Output>) {
+        let Some(listener) = self.followers.get_mut(&from) else { return };
         listener.heard = self.now;
         match heard {
-            Heard::Alive => {}
-            Heard::Welcome { node, members } => {
+            Reply::Alive => {}
+            Reply::Welcome { node, members } => {
                 // Said again it is a sign of life.
                 if !listener.welcome {
                     listener.welcome = true;
@@ -863,19 +863,19 @@ impl Directory {
                 }
                 members.into_iter().for_each(|(node, address)| self.learn(&node, address));
             }
-            Heard::Applied { change } => {
+            Reply::Applied { change } => {
                 listener.applied = change.min(self.change);
                 self.answer_applied(outputs);
             }
-            Heard::Denied { context, since } => {
+            Reply::Denied { context, since } => {
                 // Its program may have ended meanwhile, and another have the name.
                 if self.contexts.get(&context).is_some_and(|known| known.since == since) {
                     self.refuse_context(context, outputs);
                 }
             }
-            Heard::Refused { why } => {
+            Reply::Refused { why } => {
                 let address = listener.address;
-                outputs.push(Output::Complain(format!("{address} refuses: {why}")));
+                outputs.push(Output::Warn(format!("{address} refuses: {why}")));
                 self.refused = Some((address, why));
                 self.hang_up(from, outputs);
             }
@@ -898,13 +898,13 @@ impl Directory {
         if node == self.node {
             return self.hang_up(from, outputs);
         }
-        if let Some(listener) = self.listeners.get_mut(&from) {
+        if let Some(listener) = self.followers.get_mut(&from) {
             listener.node = Some(node.into());
         }
         // It is waited for on this connection from now on.
         self.cut_off.remove(node);
         let quiet = self.now.saturating_sub(2 * ALIVE_EVERY);
-        let dead = self.listeners.iter().filter(|(_, l)| l.is_of(node) && l.heard < quiet);
+        let dead = self.followers.iter().filter(|(_, l)| l.is_of(node) && l.heard < quiet);
         let dead: Vec<_> = dead.map(|(id, _)| *id).collect();
         dead.into_iter().for_each(|connection| self.hang_up(connection, outputs));
     }
@@ -917,8 +917,8 @@ impl Directory {
         outputs: &mut Vec<Output>,
     ) {
         let (node, heard, heard_beside) = (None, self.now, Duration::ZERO);
-        let listener = Listener { address, node, welcome: false, applied: 0, heard, heard_beside };
-        self.listeners.insert(connection, listener);
+        let listener = Follower { address, node, welcome: false, applied: 0, heard, heard_beside };
+        self.followers.insert(connection, listener);
         self.members.connected(address, self.now);
         let own: BTreeSet<_> = self.programs.values().map(|program| program.context).collect();
         let known = own.iter().map(|id| &self.contexts[id]);
@@ -934,10 +934,10 @@ impl Directory {
         let resources_before =
             resources_before.into_iter().map(|resources| (Vec::new(), resources));
         for (contexts, resources) in contexts_before.chain(resources_before) {
-            let part = Telling::SnapshotPart { contexts, resources };
-            outputs.push(Output::Tell(connection, part));
+            let part = Update::SnapshotPart { contexts, resources };
+            outputs.push(Output::Update(connection, part));
         }
-        let telling = Telling::Snapshot {
+        let update = Update::Snapshot {
             node: self.node.clone(),
             incarnation: self.incarnation,
             address: reached_at,
@@ -945,7 +945,7 @@ impl Directory {
             contexts,
             resources,
         };
-        outputs.push(Output::Tell(connection, telling));
+        outputs.push(Output::Update(connection, update));
     }
 
     /// Another server hears that of `node`, which is at `address`.
@@ -971,7 +971,7 @@ impl Directory {
     fn is_strange(&mut self, address: SocketAddr, why: &str, outputs: &mut Vec<Output>) {
         self.is_refused_no_more(address);
         if self.members.is_strange(address, why) {
-            outputs.push(Output::Complain(format!("nothing is told to {address}: {why}")));
+            outputs.push(Output::Warn(format!("nothing is told to {address}: {why}")));
         }
     }
 
@@ -994,14 +994,14 @@ impl Directory {
             self.tell(Change::Closed(program.context), outputs);
             self.waiting.retain(|_, (waiter, _)| *waiter != connection);
         }
-        if let Some(teller) = self.tellers.remove(&connection) {
-            let Teller { incarnation, change, contexts, resources, heard, .. } = teller;
+        if let Some(teller) = self.origins.remove(&connection) {
+            let Origin { incarnation, change, contexts, resources, heard, .. } = teller;
             let until = heard.saturating_add(SILENCE_MOST);
-            self.held.hold(contexts, resources, Hold { incarnation, change, until });
+            self.stale.hold(contexts, resources, Staleness { incarnation, change, until });
             self.let_go(outputs);
         }
         self.callers.remove(&connection);
-        if let Some(listener) = self.listeners.remove(&connection) {
+        if let Some(listener) = self.followers.remove(&connection) {
             self.members.lost(listener.address, self.now);
             self.is_cut_off(listener);
             self.answer_applied(outputs);
@@ -1011,28 +1011,28 @@ impl Directory {
     /// A server is not told anything any more by the connection that `listener` was. Until it is told everything anew,
     /// or counts as gone, its programs would be answered without what happens here. As long as there is another connection
     /// to it, it is waited for on that one.
-    fn is_cut_off(&mut self, listener: Listener) {
-        let Listener { node, applied, heard, heard_beside, .. } = listener;
+    fn is_cut_off(&mut self, listener: Follower) {
+        let Follower { node, applied, heard, heard_beside, .. } = listener;
         let (Some(node), heard) = (node, heard.max(heard_beside)) else { return };
-        if let Some(other) = self.listeners.values_mut().find(|other| other.is_of(&node)) {
+        if let Some(other) = self.followers.values_mut().find(|other| other.is_of(&node)) {
             other.heard_beside = other.heard_beside.max(heard);
             return;
         }
         let until = heard.saturating_add(SILENCE_MOST);
         if until > self.now {
-            self.cut_off.insert(node, CutOff { applied, until });
+            self.cut_off.insert(node, LostFollower { applied, until });
         }
     }
 
     fn tick(&mut self, outputs: &mut Vec<Output>) {
         let now = self.now;
         let silent = |heard: Duration| now.saturating_sub(heard) > SILENCE_MOST;
-        let tellers = self.tellers.iter().filter(|(_, t)| silent(t.heard)).map(|(id, _)| *id);
-        let listeners = self.listeners.iter().filter(|(_, l)| silent(l.heard)).map(|(id, _)| *id);
+        let origins = self.origins.iter().filter(|(_, t)| silent(t.heard)).map(|(id, _)| *id);
+        let followers = self.followers.iter().filter(|(_, l)| silent(l.heard)).map(|(id, _)| *id);
         // Such as one that was cut off before it had told what there is: its end may never be told here.
         let callers =
             self.callers.iter().filter(|(_, caller)| silent(caller.since)).map(|(id, _)| *id);
-        let dead: Vec<_> = tellers.chain(listeners).chain(callers).collect();
+        let dead: Vec<_> = origins.chain(followers).chain(callers).collect();
         dead.into_iter().for_each(|connection| self.hang_up(connection, outputs));
         self.let_go(outputs);
         self.cut_off.retain(|_, cut_off| cut_off.until > now);
@@ -1041,23 +1041,23 @@ impl Directory {
         if !self.is_new() {
             self.answer_all_held_back(outputs);
         }
-        outputs.extend(self.listeners.keys().map(|id| Output::Tell(*id, Telling::Alive)));
+        outputs.extend(self.followers.keys().map(|id| Output::Update(*id, Update::Alive)));
         let alive = self.alive();
-        outputs.extend(self.tellers.keys().map(|id| Output::Hear(*id, alive.clone())));
+        outputs.extend(self.origins.keys().map(|id| Output::Reply(*id, alive.clone())));
         // One connection to a server is enough, and none to oneself.
-        let listeners = self.listeners.values().filter_map(|listener| listener.node.as_deref());
-        let reached: BTreeSet<&str> = listeners.chain([self.node.as_str()]).collect();
+        let followers = self.followers.values().filter_map(|listener| listener.node.as_deref());
+        let reached: BTreeSet<&str> = followers.chain([self.node.as_str()]).collect();
         let due = self.members.due(&reached, now);
         outputs.extend(due.into_iter().map(Output::Dial));
     }
 
     /// A sign of life. It names some of those that this server hears, the next ones each time.
-    fn alive(&mut self) -> Heard {
-        let known = self.tellers.len();
-        let next = self.tellers.values().cycle().skip(self.named).take(NAMED_MOST.min(known));
-        let members = next.map(Teller::named).collect();
+    fn alive(&mut self) -> Reply {
+        let known = self.origins.len();
+        let next = self.origins.values().cycle().skip(self.named).take(NAMED_MOST.min(known));
+        let members = next.map(Origin::named).collect();
         self.named = (self.named + NAMED_MOST) % known.max(1);
-        Heard::Welcome { node: self.node.clone(), members }
+        Reply::Welcome { node: self.node.clone(), members }
     }
 
     /// A resource is there: whoever asked is told.
@@ -1079,7 +1079,7 @@ impl Directory {
 
     /// What has been held for long enough is no more.
     fn let_go(&mut self, outputs: &mut Vec<Output>) {
-        let over = self.held.over(self.now);
+        let over = self.stale.over(self.now);
         self.forget(over, outputs);
     }
 
@@ -1104,8 +1104,8 @@ impl Directory {
     /// Tells every listener what happened on this node.
     fn tell(&mut self, what: Change, outputs: &mut Vec<Output>) {
         self.change += 1;
-        let telling = Telling::Changed { change: self.change, what };
-        outputs.extend(self.listeners.keys().map(|id| Output::Tell(*id, telling.clone())));
+        let update = Update::Changed { change: self.change, what };
+        outputs.extend(self.followers.keys().map(|id| Output::Update(*id, update.clone())));
     }
 
     fn answer_when_applied(&mut self, to: ConnectionId, number: u32, outputs: &mut Vec<Output>) {
@@ -1128,7 +1128,7 @@ impl Directory {
 
     /// Whether every server that has ever welcomed this one, and is still there or may be, has it.
     fn is_applied(&self, change: u64) -> bool {
-        self.listeners.values().all(|l| !l.welcome || l.applied >= change)
+        self.followers.values().all(|l| !l.welcome || l.applied >= change)
             && self.cut_off.values().all(|cut_off| cut_off.applied >= change)
     }
 }

@@ -10,10 +10,10 @@ fn at(number: u64) -> SocketAddr {
     ([10, 0, 0, number as u8], 7).into()
 }
 
-fn snapshot(number: u64) -> Telling {
+fn snapshot(number: u64) -> Update {
     let (node, address) = (format!("n{number}"), at(number));
     let (contexts, resources) = (Vec::new(), Vec::new());
-    Telling::Snapshot { node, incarnation: number, address, change: 0, contexts, resources }
+    Update::Snapshot { node, incarnation: number, address, change: 0, contexts, resources }
 }
 
 fn context(number: u64) -> ContextInfo {
@@ -36,7 +36,7 @@ impl Asked {
         let hello = hello(1);
         let everything = Request::Subscribe { number: 1, query: Attributes::new() };
         for request in [hello, everything] {
-            asked.told(Duration::ZERO, Input::Asked(from, 0, request));
+            asked.told(Duration::ZERO, Input::Request(from, 0, request));
         }
         asked
     }
@@ -59,9 +59,9 @@ impl Asked {
 }
 
 /// What the server of the second node tells in that run: its context, and that one's resources.
-fn run(incarnation: u64, owner: u32, slots: &[u32]) -> Telling {
+fn run(incarnation: u64, owner: u32, slots: &[u32]) -> Update {
     let mut told = snapshot(2);
-    let Telling::Snapshot { incarnation: run, contexts, resources, .. } = &mut told else {
+    let Update::Snapshot { incarnation: run, contexts, resources, .. } = &mut told else {
         unreachable!()
     };
     *run = incarnation;
@@ -74,8 +74,8 @@ fn resource(slot: u32) -> ResourceId {
     ResourceId { context: ContextId::new(2), place: Place { slot, generation: 0 } }
 }
 
-fn change(change: u64, what: Change) -> Telling {
-    Telling::Changed { change, what }
+fn change(change: u64, what: Change) -> Update {
+    Update::Changed { change, what }
 }
 
 /// Goal: nobody is told that what is there was gone, and what is gone is held for no longer than a server may be silent.
@@ -85,13 +85,13 @@ fn who_is_cut_off_and_back_in_time_was_never_gone() {
     let [old, new] = [2, 3].map(ConnectionId);
     let second = Duration::from_secs;
     let mut asked = Asked::new();
-    let both = asked.told(second(1), Input::Told(old, run(1, 0, &[1, 2, 3])));
+    let both = asked.told(second(1), Input::Update(old, run(1, 0, &[1, 2, 3])));
     assert_eq!(both, [(1, true), (2, true), (3, true)]);
     assert_eq!(asked.told(second(2), Input::Closed(old)), []);
     assert_eq!(asked.found(), [1, 2, 3]);
-    assert_eq!(asked.told(second(3), Input::Told(new, run(2, 0, &[1]))), []);
+    assert_eq!(asked.told(second(3), Input::Update(new, run(2, 0, &[1]))), []);
     let again = change(1, Change::Registered(resource(2), Attributes::new()));
-    assert_eq!(asked.told(second(3), Input::Told(new, again)), []);
+    assert_eq!(asked.told(second(3), Input::Update(new, again)), []);
     // The last sign of the first run was in the first second.
     let before = second(1) + SILENCE_MOST - Duration::from_nanos(1);
     assert_eq!(asked.told(before, Input::Tick), []);
@@ -99,7 +99,7 @@ fn who_is_cut_off_and_back_in_time_was_never_gone() {
     assert_eq!(asked.found(), [1, 2]);
     // What ends in the second run is told at once, and so is all of it when it is silent.
     let dropped = change(2, Change::Dropped(resource(2)));
-    assert_eq!(asked.told(second(5), Input::Told(new, dropped)), [(2, false)]);
+    assert_eq!(asked.told(second(5), Input::Update(new, dropped)), [(2, false)]);
     let late = second(5) + SILENCE_MOST + ALIVE_EVERY;
     assert_eq!(asked.told(late, Input::Tick), [(1, false)]);
     assert!(asked.0.contexts.len() == 1 && asked.found().is_empty(), "its own program's alone");
@@ -113,14 +113,14 @@ fn what_ended_while_its_run_was_cut_off_is_gone_when_that_is_back() {
     let mut asked = Asked::new();
     let mut told = |input| asked.told(Duration::ZERO, input);
     let both = [(1, true), (2, true)];
-    assert_eq!(told(Input::Told(first, run(1, 0, &[1, 2]))), both);
+    assert_eq!(told(Input::Update(first, run(1, 0, &[1, 2]))), both);
     assert_eq!(told(Input::Closed(first)), []);
-    assert_eq!(told(Input::Told(second, run(1, 0, &[1]))), [(2, false)]);
+    assert_eq!(told(Input::Update(second, run(1, 0, &[1]))), [(2, false)]);
     // The second connection is dead, and nobody has said so here.
     let mut nothing = snapshot(2);
-    let Telling::Snapshot { incarnation, .. } = &mut nothing else { unreachable!() };
+    let Update::Snapshot { incarnation, .. } = &mut nothing else { unreachable!() };
     *incarnation = 1;
-    assert_eq!(told(Input::Told(third, nothing)), [(1, false)]);
+    assert_eq!(told(Input::Update(third, nothing)), [(1, false)]);
     assert!(asked.found().is_empty());
     assert_eq!(asked.0.contexts.len(), 1, "its own program's alone");
 }
@@ -133,10 +133,10 @@ fn what_was_told_after_a_first_word_was_written_is_not_gone_by_that() {
     let mut asked = Asked::new();
     let mut told = |input| asked.told(Duration::ZERO, input);
     let registered = || change(1, Change::Registered(resource(2), Attributes::new()));
-    assert_eq!(told(Input::Told(first, run(1, 0, &[1]))), [(1, true)]);
-    assert_eq!(told(Input::Told(first, registered())), [(2, true)]);
-    assert_eq!(told(Input::Told(second, run(1, 0, &[1]))), []);
-    assert_eq!(told(Input::Told(second, registered())), []);
+    assert_eq!(told(Input::Update(first, run(1, 0, &[1]))), [(1, true)]);
+    assert_eq!(told(Input::Update(first, registered())), [(2, true)]);
+    assert_eq!(told(Input::Update(second, run(1, 0, &[1]))), []);
+    assert_eq!(told(Input::Update(second, registered())), []);
     assert_eq!(asked.found(), [1, 2]);
 }
 
@@ -145,8 +145,8 @@ fn what_was_told_after_a_first_word_was_written_is_not_gone_by_that() {
 fn what_is_another_when_it_is_back_is_told() {
     let connections = [2, 3, 4, 5].map(ConnectionId);
     let mut asked = Asked::new();
-    let mut run_on = |at: usize, told: Telling| {
-        let mut events = asked.told(Duration::ZERO, Input::Told(connections[at], told));
+    let mut run_on = |at: usize, told: Update| {
+        let mut events = asked.told(Duration::ZERO, Input::Update(connections[at], told));
         events.extend(asked.told(Duration::ZERO, Input::Closed(connections[at])));
         events
     };
@@ -154,21 +154,21 @@ fn what_is_another_when_it_is_back_is_told() {
     // Another's context, and then attributes.
     assert_eq!(run_on(1, run(2, 7, &[1])), [(1, false), (1, true)]);
     let mut told = run(3, 7, &[1]);
-    let Telling::Snapshot { resources, .. } = &mut told else { unreachable!() };
+    let Update::Snapshot { resources, .. } = &mut told else { unreachable!() };
     resources[0].1 = Attributes::new().with("a", "b");
     assert_eq!(run_on(2, told), [(1, false), (1, true)]);
     // A context that ends takes along what its program had registered before.
     let last = connections[3];
-    assert_eq!(asked.told(Duration::ZERO, Input::Told(last, run(4, 7, &[]))), []);
+    assert_eq!(asked.told(Duration::ZERO, Input::Update(last, run(4, 7, &[]))), []);
     let closed = change(1, Change::Closed(ContextId::new(2)));
-    assert_eq!(asked.told(Duration::ZERO, Input::Told(last, closed)), [(1, false)]);
+    assert_eq!(asked.told(Duration::ZERO, Input::Update(last, closed)), [(1, false)]);
 }
 
 /// What a program says of itself is kept by all nodes, as often as it has resources: that is bounded as these are.
 #[test]
 fn so_many_addresses_of_a_context_are_kept_and_no_more() {
     let (mut directory, program) = (Directory::new("n0", 0, at(0), [], None), ConnectionId(1));
-    let mut say = |request| directory.step(Duration::ZERO, Input::Asked(program, 0, request));
+    let mut say = |request| directory.step(Duration::ZERO, Input::Request(program, 0, request));
     let id = ContextId::new(1);
     let address = |port| SocketAddr::new(at(0).ip(), port);
     let addresses: Vec<_> = (1..=10_000).map(address).collect();
@@ -199,7 +199,7 @@ fn what_a_context_is_counts_once_and_is_kept_once() {
         Request::Hello { version: VERSION, context, claim: None }
     };
     let mut asked = |number, request| {
-        let input = Input::Asked(ConnectionId(number), 7, request);
+        let input = Input::Request(ConnectionId(number), 7, request);
         directory.step(Duration::ZERO, input)
     };
     asked(1, hello(1));
@@ -213,14 +213,14 @@ fn what_a_context_is_counts_once_and_is_kept_once() {
         |number| asked(number, hello(number)).contains(&Output::Close(ConnectionId(number)));
     assert_eq!((2..20_000).find(|number| is_refused(*number)), Some(most + 1));
     let mut elsewhere = Directory::new("n1", 1, at(1), [], None);
-    elsewhere.step(Duration::ZERO, Input::Told(ConnectionId(1), run(1, 0, &[0, 1, 2])));
+    elsewhere.step(Duration::ZERO, Input::Update(ConnectionId(1), run(1, 0, &[0, 1, 2])));
     for knows in [&directory, &elsewhere] {
         let all = knows.find(&Attributes::new());
         assert_eq!(all.len(), 3);
         assert!(all.iter().all(|record| Arc::ptr_eq(&record.home, &all[0].home)));
     }
     directory.step(Duration::ZERO, Input::Closed(ConnectionId(2)));
-    let asked = Input::Asked(ConnectionId(2), 7, hello(most + 1));
+    let asked = Input::Request(ConnectionId(2), 7, hello(most + 1));
     let outputs = directory.step(Duration::ZERO, asked);
     assert!(!outputs.contains(&Output::Close(ConnectionId(2))));
 }
@@ -231,11 +231,11 @@ fn what_a_context_is_counts_once_and_is_kept_once() {
 fn a_caller_that_tells_nothing_is_not_kept() {
     let mut directory = Directory::new("n0", 0, at(0), [], None);
     let [idle, tells] = [1, 2].map(ConnectionId);
-    let alive = |connection| Input::Told(connection, Telling::Alive);
+    let alive = |connection| Input::Update(connection, Update::Alive);
     for connection in [idle, tells] {
         assert_eq!(directory.step(Duration::ZERO, alive(connection)), []);
     }
-    directory.step(Duration::ZERO, Input::Told(tells, snapshot(2)));
+    directory.step(Duration::ZERO, Input::Update(tells, snapshot(2)));
     let is_close = |output: &Output| matches!(output, Output::Close(_));
     let early = directory.step(SILENCE_MOST, Input::Tick);
     assert!(!early.iter().any(is_close), "{early:?}");
@@ -257,16 +257,16 @@ fn who_refuses_and_is_gone_refuses_no_more() {
     let (program, listener) = (ConnectionId(1), ConnectionId(2));
     let mut directory = Directory::new("n0", 0, at(0), [at(1)], None);
     let hello = hello(1);
-    directory.step(Duration::ZERO, Input::Asked(program, 0, hello));
+    directory.step(Duration::ZERO, Input::Request(program, 0, hello));
     directory.step(Duration::ZERO, Input::Tick);
     let dialed = Input::Dialed { address: at(1), connection: listener, reached_at: at(0) };
     directory.step(Duration::ZERO, dialed);
     let why = "the name n0 is taken".to_owned();
-    directory.step(Duration::ZERO, Input::Heard(listener, Heard::Refused { why }));
+    directory.step(Duration::ZERO, Input::Reply(listener, Reply::Refused { why }));
     let register = |directory: &mut Directory, number| {
         let place = Place { slot: number, generation: 0 };
         let request = Request::Register { number, place, attributes: Attributes::new() };
-        let outputs = directory.step(Duration::ZERO, Input::Asked(program, 0, request));
+        let outputs = directory.step(Duration::ZERO, Input::Request(program, 0, request));
         outputs.contains(&Output::Answer(program, Answer::Done { number }))
     };
     assert!(!register(&mut directory, 1));
@@ -286,7 +286,7 @@ impl Tells {
     fn new() -> Self {
         let mut tells = Self(Directory::new("n0", 0, at(0), [], None));
         let hello = hello(1);
-        tells.says(Duration::ZERO, Input::Asked(Self::PROGRAM, 0, hello));
+        tells.says(Duration::ZERO, Input::Request(Self::PROGRAM, 0, hello));
         tells
     }
 
@@ -301,12 +301,12 @@ impl Tells {
 
     /// Which connections it closes when the server says on this one that it has taken everything.
     fn is_welcome(&mut self, now: Duration, connection: ConnectionId) -> Vec<ConnectionId> {
-        let welcome = Heard::Welcome { node: "n1".into(), members: Vec::new() };
+        let welcome = Reply::Welcome { node: "n1".into(), members: Vec::new() };
         let closed = |output| match output {
             Output::Close(connection) => Some(connection),
             _ => None,
         };
-        let outputs = self.says(now, Input::Heard(connection, welcome));
+        let outputs = self.says(now, Input::Reply(connection, welcome));
         outputs.into_iter().filter_map(closed).collect()
     }
 
@@ -314,9 +314,9 @@ impl Tells {
     fn registers(&mut self, now: Duration, number: u32) -> (Vec<ConnectionId>, bool) {
         let place = Place { slot: number, generation: 0 };
         let request = Request::Register { number, place, attributes: Attributes::new() };
-        let outputs = self.says(now, Input::Asked(Self::PROGRAM, 0, request));
+        let outputs = self.says(now, Input::Request(Self::PROGRAM, 0, request));
         let told = outputs.iter().filter_map(|output| match output {
-            Output::Tell(connection, _) => Some(*connection),
+            Output::Update(connection, _) => Some(*connection),
             _ => None,
         });
         (told.collect(), outputs.contains(&done(number)))
@@ -325,7 +325,7 @@ impl Tells {
     /// What has been applied on that connection: all that there was so far.
     fn applies(&mut self, now: Duration, connection: ConnectionId) -> Vec<Output> {
         let change = self.0.change;
-        self.says(now, Input::Heard(connection, Heard::Applied { change }))
+        self.says(now, Input::Reply(connection, Reply::Applied { change }))
     }
 }
 
@@ -401,7 +401,7 @@ fn the_last_sign_of_a_server_counts_on_whichever_connection_it_came() {
         assert_eq!(tells.is_welcome(Duration::ZERO, connection), []);
         tells.applies(Duration::ZERO, connection);
     }
-    tells.says(seconds(2), Input::Heard(first, Heard::Alive));
+    tells.says(seconds(2), Input::Reply(first, Reply::Alive));
     tells.says(seconds(2), Input::Closed(first));
     let silent = SILENCE_MOST + ALIVE_EVERY;
     assert!(tells.says(silent, Input::Tick).contains(&Output::Close(second)));
@@ -423,24 +423,24 @@ fn signs_of_life_name_all_others_in_turn() {
     listens.step(Duration::ZERO, Input::Tick);
     let dialed = Input::Dialed { address: at(0), connection, reached_at: at(20) };
     for told in listens.step(Duration::ZERO, dialed) {
-        let Output::Tell(_, telling) = told else { continue };
-        for output in neighbour.step(Duration::ZERO, Input::Told(connection, telling)) {
-            let Output::Hear(_, heard) = output else { continue };
-            listens.step(Duration::ZERO, Input::Heard(connection, heard));
+        let Output::Update(_, update) = told else { continue };
+        for output in neighbour.step(Duration::ZERO, Input::Update(connection, update)) {
+            let Output::Reply(_, heard) = output else { continue };
+            listens.step(Duration::ZERO, Input::Reply(connection, heard));
         }
     }
     for number in 1..=10 {
-        let told = Input::Told(ConnectionId(number), snapshot(number));
+        let told = Input::Update(ConnectionId(number), snapshot(number));
         neighbour.step(Duration::ZERO, told);
     }
     let mut called = BTreeSet::new();
     for tick in 1..=3 {
         let now = ALIVE_EVERY * tick;
         for output in neighbour.step(now, Input::Tick) {
-            let Output::Hear(ConnectionId(0), heard) = output else { continue };
-            let Heard::Welcome { members, .. } = &heard else { panic!("{heard:?}") };
+            let Output::Reply(ConnectionId(0), heard) = output else { continue };
+            let Reply::Welcome { members, .. } = &heard else { panic!("{heard:?}") };
             assert!(members.len() <= NAMED_MOST);
-            listens.step(now, Input::Heard(connection, heard));
+            listens.step(now, Input::Reply(connection, heard));
         }
         for output in listens.step(now, Input::Tick) {
             if let Output::Dial(address) = output {
@@ -469,16 +469,16 @@ fn a_server_that_has_just_begun_takes_nothing_for_nowhere() {
         directory.step(now, input).into_iter().filter_map(answer).collect::<Vec<_>>()
     };
     let hello = hello(1);
-    told(begun, Input::Asked(program, 0, hello));
+    told(begun, Input::Request(program, 0, hello));
     let ask = |number, context| {
         let context = ContextId::new(context);
-        Input::Asked(program, 0, Request::Resolve { number, context })
+        Input::Request(program, 0, Request::Resolve { number, context })
     };
     assert_eq!(told(begun, ask(1, 1)), [(1, Some("n0".into()))], "its own is here");
     assert_eq!(told(begun, ask(2, 2)), []);
     assert_eq!(told(begun, ask(3, 3)), []);
     let (soon, heard) = (begun + ALIVE_EVERY, Some("n2".to_owned()));
-    assert_eq!(told(soon, Input::Told(other, run(1, 0, &[]))), [(2, heard.clone())]);
+    assert_eq!(told(soon, Input::Update(other, run(1, 0, &[]))), [(2, heard.clone())]);
     assert_eq!(told(soon, ask(4, 2)), [(4, heard)]);
     let over = begun + SILENCE_MOST;
     assert_eq!(told(over - Duration::from_nanos(1), Input::Tick), []);
@@ -503,25 +503,25 @@ fn while_there_are_parts_to_come_nothing_is_taken_for_nowhere() {
             };
             directory.step(now, input).into_iter().filter_map(answer).collect::<Vec<_>>()
         };
-        told(Duration::ZERO, Input::Asked(program, 0, hello(1)));
+        told(Duration::ZERO, Input::Request(program, 0, hello(1)));
         for number in [2, 3] {
             let context = ContextId::new(number.into());
-            let asked = Input::Asked(program, 0, Request::Resolve { number, context });
+            let asked = Input::Request(program, 0, Request::Resolve { number, context });
             assert_eq!(told(Duration::ZERO, asked), []);
         }
         let part = || {
             let (contexts, resources) = (Vec::new(), vec![(resource(1), Attributes::new())]);
-            Input::Told(tells, Telling::SnapshotPart { contexts, resources })
+            Input::Update(tells, Update::SnapshotPart { contexts, resources })
         };
         let mut now = Duration::ZERO;
         while now < TOLD_MOST - SILENCE_MOST {
             now += SILENCE_MOST;
             assert_eq!(told(now, part()), []);
-            assert_eq!(told(now, Input::Told(silent, Telling::Alive)), []);
+            assert_eq!(told(now, Input::Update(silent, Update::Alive)), []);
             assert_eq!(told(now, Input::Tick), []);
         }
         if is_told {
-            assert_eq!(told(now, Input::Told(tells, run(1, 0, &[2]))), [(2, true)]);
+            assert_eq!(told(now, Input::Update(tells, run(1, 0, &[2]))), [(2, true)]);
             assert_eq!(told(now, Input::Tick), [(3, false)]);
         } else {
             assert_eq!(told(TOLD_MOST, part()), []);
@@ -549,15 +549,15 @@ impl Pair {
         for output in self.0[node].step(now, input) {
             match output {
                 Output::Answer(to, answer) => answers.push((to, answer)),
-                Output::Tell(_, telling) => {
+                Output::Update(_, update) => {
                     answers.extend(self.step(
                         1 - node,
                         now,
-                        Input::Told(ConnectionId(1001), telling),
+                        Input::Update(ConnectionId(1001), update),
                     ));
                 }
-                Output::Hear(_, heard) => {
-                    answers.extend(self.step(1 - node, now, Input::Heard(Self::LINK, heard)));
+                Output::Reply(_, heard) => {
+                    answers.extend(self.step(1 - node, now, Input::Reply(Self::LINK, heard)));
                 }
                 _ => {}
             }
@@ -579,7 +579,7 @@ impl Pair {
     fn opens(&mut self, node: usize, now: Duration, as_whom: As) -> Result<Option<Claim>, String> {
         let As { program, user, claim } = as_whom;
         let hello = Request::Hello { version: VERSION, context: context(1), claim };
-        let answers = self.step(node, now, Input::Asked(program, user, hello));
+        let answers = self.step(node, now, Input::Request(program, user, hello));
         let (_, answer) = answers.into_iter().find(|(to, _)| *to == program).unwrap();
         let claim = match answer {
             Answer::Welcome { claim, .. } => claim,
@@ -588,13 +588,13 @@ impl Pair {
         };
         let place = Place { slot: user, generation: 0 };
         let request = Request::Register { number: 1, place, attributes: Attributes::new() };
-        self.step(node, now, Input::Asked(program, user, request));
+        self.step(node, now, Input::Request(program, user, request));
         Ok(claim)
     }
 
     /// Whose context 1 is for the server of that node, on which node, and whose resources are found.
     fn seen(&self, node: usize) -> (u32, String, Vec<u32>) {
-        let Known { info, .. } = &self.0[node].contexts[&ContextId::new(1)];
+        let OpenContext { info, .. } = &self.0[node].contexts[&ContextId::new(1)];
         let found = self.0[node].find(&Attributes::new());
         let found = found.iter().map(|record| record.id.place.slot).collect();
         (info.owner, info.node.clone(), found)
@@ -620,7 +620,7 @@ fn another_user_of_a_name_has_another_key() {
     let (mut directory, id) =
         (Directory::new("n0", 0, at(0), [], Some(key.clone())), ContextId::new(1));
     let given = |directory: &mut Directory, now, as_whom: As| {
-        let asked = Input::Asked(as_whom.program, as_whom.user, hello(1));
+        let asked = Input::Request(as_whom.program, as_whom.user, hello(1));
         let Output::Answer(_, answer) = directory.step(now, asked).remove(0) else { panic!() };
         match answer {
             Answer::Welcome { key, .. } => key,
@@ -638,9 +638,9 @@ fn another_user_of_a_name_has_another_key() {
     assert_ne!(first, second);
     // A pass to it is that to the context of its user.
     let caller = ConnectionId(3);
-    directory.step(later, Input::Asked(caller, 9, hello(2)));
+    directory.step(later, Input::Request(caller, 9, hello(2)));
     let resolve = Request::Resolve { number: 1, context: id };
-    let outputs = directory.step(later, Input::Asked(caller, 9, resolve));
+    let outputs = directory.step(later, Input::Request(caller, 9, resolve));
     let [Output::Answer(_, Answer::Resolved { found: Some(found), .. })] = &outputs[..] else {
         panic!("{outputs:?}")
     };
@@ -667,7 +667,7 @@ fn of_two_nodes_the_first_has_a_name_and_both_stay_connected() {
         let is = (7, format!("n{first}"), vec![7]);
         assert_eq!((pair.seen(0), pair.seen(1)), (is.clone(), is.clone()));
         for node in &pair.0 {
-            assert_eq!((node.tellers.len(), node.listeners.len()), (1, 1));
+            assert_eq!((node.origins.len(), node.followers.len()), (1, 1));
         }
         let refused = "context 0000000000000001 is open already".to_owned();
         assert_eq!(pair.opens(1 - first, second(4), OTHER), Err(refused));
@@ -682,16 +682,16 @@ fn who_claims_nothing_comes_last_whatever_clocks_say() {
     let (other, now) = (ConnectionId(9), Duration::from_secs(1));
     let mut directory = Directory::new("n0", 0, at(0), [], None);
     let mut told = snapshot(2);
-    let Telling::Snapshot { contexts, .. } = &mut told else { unreachable!() };
+    let Update::Snapshot { contexts, .. } = &mut told else { unreachable!() };
     contexts.push((ContextInfo { owner: 7, ..context(1) }, Duration::from_secs(100)));
-    directory.step(now, Input::Told(other, told));
+    directory.step(now, Input::Update(other, told));
     let mut is_refused = |input| {
         directory.step(now, input);
-        let outputs = directory.step(now, Input::Asked(OTHER.program, OTHER.user, hello(1)));
+        let outputs = directory.step(now, Input::Request(OTHER.program, OTHER.user, hello(1)));
         outputs.contains(&Output::Close(OTHER.program))
     };
     assert!(is_refused(Input::Tick));
-    assert!(is_refused(Input::Told(other, change(1, Change::Closed(ContextId::new(1))))));
+    assert!(is_refused(Input::Update(other, change(1, Change::Closed(ContextId::new(1))))));
 }
 
 /// Goal: nobody keeps a program from its own name who has taken it while the daemon was started again. Method: another user is
@@ -720,13 +720,13 @@ fn a_claim_has_the_time_of_its_hello_by_a_clock_that_may_be_set() {
     let key = ClusterKey::from_text(Pair::CLUSTER).unwrap();
     let mut directory = Directory::new("n0", 0, at(0), [], Some(key));
     let (second, other) = (Duration::from_secs, ConnectionId(9));
-    directory.step(second(0), Input::Told(other, snapshot(2)));
+    directory.step(second(0), Input::Update(other, snapshot(2)));
     let mut since = |number, now, clock| {
         directory.step(now, Input::Clock(clock));
         let outputs = directory.step(now, Input::Tick);
         assert!(!outputs.iter().any(|output| matches!(output, Output::Close(_))), "{outputs:?}");
         // Half a tick later.
-        let hello = Input::Asked(ConnectionId(number), 7, hello(number));
+        let hello = Input::Request(ConnectionId(number), 7, hello(number));
         let outputs = directory.step(now + ALIVE_EVERY / 2, hello);
         let welcome = outputs.into_iter().find_map(|output| match output {
             Output::Answer(_, Answer::Welcome { claim, .. }) => claim,
@@ -758,16 +758,16 @@ fn bytes(message: &impl serde::Serialize) -> usize {
 fn what_is_long_is_said_in_parts() {
     let [program, asking, listener] = [1, 2, 3].map(ConnectionId);
     let mut tells = Directory::new("n0", 0, at(0), [], None);
-    tells.step(Duration::ZERO, Input::Asked(program, 0, hello(2)));
+    tells.step(Duration::ZERO, Input::Request(program, 0, hello(2)));
     for (id, attributes) in much() {
         let request = Request::Register { number: id.place.slot, place: id.place, attributes };
-        tells.step(Duration::ZERO, Input::Asked(program, 0, request));
+        tells.step(Duration::ZERO, Input::Request(program, 0, request));
     }
     let all: Vec<_> = much().into_iter().map(|(id, _)| id).collect();
-    tells.step(Duration::ZERO, Input::Asked(asking, 0, hello(3)));
+    tells.step(Duration::ZERO, Input::Request(asking, 0, hello(3)));
     let everything = Request::Subscribe { number: 7, query: Attributes::new() };
     let (mut found, mut lengths) = (Vec::new(), Vec::new());
-    for output in tells.step(Duration::ZERO, Input::Asked(asking, 0, everything)) {
+    for output in tells.step(Duration::ZERO, Input::Request(asking, 0, everything)) {
         let Output::Answer(to, answer) = output else { panic!("{output:?}") };
         lengths.push(bytes(&answer));
         let (Answer::FoundPart { number, records } | Answer::Found { number, records }) = answer
@@ -789,14 +789,14 @@ fn what_is_long_is_said_in_parts() {
     let (last, count) = (told.len() - 1, told.len());
     assert!(count > 2);
     for (at, output) in told.into_iter().enumerate() {
-        let Output::Tell(_, telling) = output else { panic!("{output:?}") };
-        assert!(bytes(&telling) < 2 * PART_MOST);
+        let Output::Update(_, update) = output else { panic!("{output:?}") };
+        assert!(bytes(&update) < 2 * PART_MOST);
         // Slower than a server may be silent, as over a slow network: each part is a sign of life, for both ends.
         let now = (SILENCE_MOST - ALIVE_EVERY) * at as u32;
         assert_eq!(hears.find(&Attributes::new()), [], "not before there is all");
-        let outputs = hears.step(now, Input::Told(listener, telling));
+        let outputs = hears.step(now, Input::Update(listener, update));
         assert!(!outputs.contains(&Output::Close(listener)));
-        assert_eq!(outputs.contains(&Output::Hear(listener, Heard::Alive)), at < last);
+        assert_eq!(outputs.contains(&Output::Reply(listener, Reply::Alive)), at < last);
         let outputs = hears.step(now, Input::Tick);
         assert!(!outputs.contains(&Output::Close(listener)));
     }
@@ -811,18 +811,18 @@ fn a_snapshot_that_is_never_whole_changes_nothing() {
     let [first, second, third] = [2, 3, 4].map(ConnectionId);
     let mut asked = Asked::new();
     let mut told = |input| asked.told(Duration::ZERO, input);
-    assert_eq!(told(Input::Told(first, run(1, 0, &[1]))), [(1, true)]);
-    let part = Telling::SnapshotPart {
+    assert_eq!(told(Input::Update(first, run(1, 0, &[1]))), [(1, true)]);
+    let part = Update::SnapshotPart {
         contexts: vec![(context(2), Duration::ZERO)],
         resources: vec![(resource(2), Attributes::new())],
     };
-    assert_eq!(told(Input::Told(second, part.clone())), []);
+    assert_eq!(told(Input::Update(second, part.clone())), []);
     assert_eq!(told(Input::Closed(second)), []);
     assert_eq!(told(Input::Closed(first)), []);
-    assert_eq!(told(Input::Told(third, run(1, 0, &[3]))), [(3, true), (1, false)]);
+    assert_eq!(told(Input::Update(third, run(1, 0, &[3]))), [(3, true), (1, false)]);
     assert_eq!(asked.found(), [3]);
     // It has told everything.
-    let outputs = asked.0.step(Duration::ZERO, Input::Told(third, part));
+    let outputs = asked.0.step(Duration::ZERO, Input::Update(third, part));
     assert!(outputs.contains(&Output::Close(third)));
     assert!(asked.0.callers.is_empty());
 }
@@ -836,20 +836,20 @@ fn the_programs_of_one_user_have_so_much_of_a_server() {
     let [one, two, three, other] = [1, 2, 3, 4].map(ConnectionId);
     let mut step = |input| directory.step(Duration::ZERO, input);
     for (program, user) in [(one, 7), (two, 7), (other, 8)] {
-        assert_eq!(step(Input::Came(program, user)), []);
+        assert_eq!(step(Input::Connected(program, user)), []);
     }
     let why = "programs of user 7 have 2 connections to this server, which is the most".into();
     let refused = Output::Answer(three, Answer::Refused { number: None, why });
     let refused = [refused, Output::Close(three)];
-    assert_eq!(step(Input::Came(three, 7)), refused);
+    assert_eq!(step(Input::Connected(three, 7)), refused);
     // Nor is there room for it while one that is to be closed, as it says nothing that it may, is not.
     assert!(step(Input::OtherVersion(two, VERSION - 1)).contains(&Output::Close(two)));
-    assert_eq!(step(Input::Came(three, 7)), refused);
+    assert_eq!(step(Input::Connected(three, 7)), refused);
     step(Input::Closed(two));
-    assert_eq!(step(Input::Came(three, 7)), []);
+    assert_eq!(step(Input::Connected(three, 7)), []);
 
     for (program, user) in [(one, 7), (three, 7), (other, 8)] {
-        step(Input::Asked(program, user, hello(program.0)));
+        step(Input::Request(program, user, hello(program.0)));
     }
     let long = &much()[0].1;
     let register = |slot| {
@@ -861,7 +861,7 @@ fn the_programs_of_one_user_have_so_much_of_a_server() {
     let nothing = long.clone().with(first, "c".repeat(value.len()));
     let subscribe = |number| Request::Subscribe { number, query: nothing.clone() };
     let mut why = |program, user, request| {
-        let outputs = step(Input::Asked(program, user, request));
+        let outputs = step(Input::Request(program, user, request));
         outputs.into_iter().find_map(|output| match output {
             Output::Answer(_, Answer::Refused { why, .. }) => Some(why),
             _ => None,
@@ -884,7 +884,7 @@ fn the_programs_of_one_user_have_so_much_of_a_server() {
     assert!(why(three, 7, register(1)).is_some());
     // A program that ends gives back all of it.
     directory.step(Duration::ZERO, Input::Closed(one));
-    let asked = Input::Asked(three, 7, register(1));
+    let asked = Input::Request(three, 7, register(1));
     let outputs = directory.step(Duration::ZERO, asked);
     assert_eq!(outputs, [Output::Answer(three, Answer::Done { number: 1 })]);
 }

@@ -1,21 +1,21 @@
-//! What servers have told that are cut off: it is held until they have been silent for as long as one may be, so that
-//! nobody is told that it was gone when one is started again. One that was not, and tells all that there is, is believed
-//! at once (pure).
+//! What servers have told that are cut off, which is stale: it is kept until they have been silent for as long as one may be,
+//! so that nobody is told that it was gone when one is started again. One that was not, and tells all that there is, is
+//! believed at once (pure).
 
 use crate::id::{ContextId, ResourceId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Contexts and resources, and who has told each and until when it is held.
+/// Stale contexts and resources, and who has told each and until when it is kept.
 #[derive(Debug, Default)]
-pub struct Held {
-    contexts: BTreeMap<ContextId, Hold>,
-    resources: BTreeMap<ResourceId, Hold>,
+pub struct StaleRecords {
+    contexts: BTreeMap<ContextId, Staleness>,
+    resources: BTreeMap<ResourceId, Staleness>,
 }
 
 /// The last that a server has told before it was cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hold {
+pub struct Staleness {
     /// In which of its runs.
     pub incarnation: u64,
     /// The number of the last change that it had told.
@@ -24,14 +24,14 @@ pub struct Hold {
     pub until: Duration,
 }
 
-impl Held {
+impl StaleRecords {
     /// Holds what a server has told as `hold` says. What the one before it had told, and it has not told again, is not
     /// among that, and is held no longer than before.
     pub fn hold(
         &mut self,
         contexts: BTreeSet<ContextId>,
         resources: BTreeSet<ResourceId>,
-        hold: Hold,
+        hold: Staleness,
     ) {
         self.contexts.extend(contexts.into_iter().map(|id| (id, hold)));
         self.resources.extend(resources.into_iter().map(|id| (id, hold)));
@@ -65,7 +65,7 @@ impl Held {
 
     /// What that run had told up to that change, and all resources of the contexts among that, which are held no longer.
     pub fn told_by(&mut self, incarnation: u64, change: u64) -> (Vec<ResourceId>, Vec<ContextId>) {
-        let is_its = |hold: Hold| hold.incarnation == incarnation && hold.change <= change;
+        let is_its = |hold: Staleness| hold.incarnation == incarnation && hold.change <= change;
         let contexts = taken(&mut self.contexts, |_, hold| is_its(hold));
         let is_within = |id: &ResourceId| contexts.binary_search(&id.context).is_ok();
         let resources = taken(&mut self.resources, |id, hold| is_its(hold) || is_within(id));
@@ -75,8 +75,8 @@ impl Held {
 
 /// Those that are taken, in order.
 fn taken<K: Ord + Copy>(
-    held: &mut BTreeMap<K, Hold>,
-    is_taken: impl Fn(&K, Hold) -> bool,
+    held: &mut BTreeMap<K, Staleness>,
+    is_taken: impl Fn(&K, Staleness) -> bool,
 ) -> Vec<K> {
     let keys = held.iter().filter(|(key, hold)| is_taken(key, **hold));
     let keys: Vec<K> = keys.map(|(key, _)| *key).collect();
@@ -99,17 +99,22 @@ mod tests {
         ResourceId { context: ContextId::new(context), place: Place { slot, generation: 0 } }
     }
 
-    /// Held until then as told in the first run, with the change of that number.
-    fn hold(held: &mut Held, contexts: &[u64], resources: &[ResourceId], until: u64) {
+    /// StaleRecords until then as told in the first run, with the change of that number.
+    fn hold(held: &mut StaleRecords, contexts: &[u64], resources: &[ResourceId], until: u64) {
         hold_of(
             held,
             contexts,
             resources,
-            Hold { incarnation: 1, change: until, until: second(until) },
+            Staleness { incarnation: 1, change: until, until: second(until) },
         );
     }
 
-    fn hold_of(held: &mut Held, contexts: &[u64], resources: &[ResourceId], hold: Hold) {
+    fn hold_of(
+        held: &mut StaleRecords,
+        contexts: &[u64],
+        resources: &[ResourceId],
+        hold: Staleness,
+    ) {
         let contexts = contexts.iter().map(|number| ContextId::new(*number)).collect();
         held.hold(contexts, resources.iter().copied().collect(), hold);
     }
@@ -117,7 +122,7 @@ mod tests {
     /// A server that comes and goes all the time would have what it once had held for ever.
     #[test]
     fn what_is_not_told_again_is_held_no_longer_than_at_first() {
-        let (mut held, [one, other]) = (Held::default(), [resource(1, 0), resource(1, 1)]);
+        let (mut held, [one, other]) = (StaleRecords::default(), [resource(1, 0), resource(1, 1)]);
         hold(&mut held, &[1], &[one, other], 3);
         assert!(held.reopen(ContextId::new(1)) && held.reclaim(one));
         assert!(!held.reopen(ContextId::new(1)) && !held.reclaim(one), "it is there");
@@ -130,7 +135,7 @@ mod tests {
 
     #[test]
     fn the_resources_of_one_context_are_taken_and_no_others() {
-        let mut held = Held::default();
+        let mut held = StaleRecords::default();
         let all = [resource(1, 0), resource(1, u32::MAX), resource(2, 0)];
         hold(&mut held, &[1, 2], &all, 3);
         assert_eq!(held.take(ContextId::new(1)), all[..2]);
@@ -142,10 +147,10 @@ mod tests {
     /// and what the run before had told of other contexts.
     #[test]
     fn what_one_run_had_told_by_then_is_taken() {
-        let mut held = Held::default();
+        let mut held = StaleRecords::default();
         let [before, within, its, later] =
             [(1, 0), (2, 0), (3, 0), (4, 0)].map(|(c, s)| resource(c, s));
-        let hold = |incarnation, change| Hold { incarnation, change, until: second(3) };
+        let hold = |incarnation, change| Staleness { incarnation, change, until: second(3) };
         hold_of(&mut held, &[1], &[before, within], hold(1, 9));
         hold_of(&mut held, &[2], &[its], hold(2, 5));
         hold_of(&mut held, &[4], &[later], hold(2, 6));

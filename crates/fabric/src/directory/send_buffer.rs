@@ -6,13 +6,13 @@ use super::byte_queue::ByteQueue;
 const UNREAD_MOST: usize = 96 << 20;
 /// Bytes, in order.
 #[derive(Debug, Default)]
-pub struct Unsent {
+pub struct SendBuffer {
     bytes: ByteQueue,
     /// Bytes of what is said in parts, as far as they may be among the rest.
     parts: usize,
 }
 
-impl Unsent {
+impl SendBuffer {
     /// More is said, which `write` appends. Whether it is one part of several.
     pub fn say(&mut self, is_part: bool, write: impl FnOnce(&mut Vec<u8>)) {
         let bytes = self.bytes.append(write);
@@ -56,8 +56,8 @@ mod tests {
     /// Goal: who does not read is found out, and who reads an answer that is long by itself is not taken for that.
     #[test]
     fn who_reads_a_long_answer_is_no_idler() {
-        let mut unsent = Unsent::default();
-        let say = |unsent: &mut Unsent, is_part, length: usize| {
+        let mut unsent = SendBuffer::default();
+        let say = |unsent: &mut SendBuffer, is_part, length: usize| {
             unsent.say(is_part, |bytes| bytes.resize(bytes.len() + length, 0));
         };
         say(&mut unsent, true, UNREAD_MOST + 1);
