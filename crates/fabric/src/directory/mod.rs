@@ -1,13 +1,11 @@
 //! Which resources there are in the cluster. Each node has one server; programs ask that of their
 //! own node, and servers tell each other what happens on theirs.
 
-mod byte_queue;
 pub mod client;
 mod members;
 pub mod protocol;
 pub mod records;
 pub mod seal;
-mod send_buffer;
 pub mod server;
 mod stale;
 pub mod state;

@@ -1,0 +1,246 @@
+//! The thread of a server: that it serves everybody, however much there is, and whatever happens at once.
+
+use super::super::connections::FIRST_CONNECTION;
+use super::*;
+use crate::attributes::Attributes;
+use crate::carriers::Carriers;
+use crate::directory::protocol::{ContextInfo, Request, VERSION, decode, encode};
+use crate::directory::state::SILENCE_MOST;
+use crate::door::Callers;
+use crate::id::{ContextId, Place, ResourceId};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+use std::{iter, thread};
+
+/// Goal: nobody keeps descriptors of a daemon by not reading why it is refused. Method: a program that takes nothing of much
+/// that it was told has said hello in another version; it is cut when it has had time to read.
+#[test]
+fn who_does_not_take_its_last_word_is_cut() {
+    let mut event_loop = event_loop("cuts", Vec::new());
+    let (id, _program) = program(&mut event_loop);
+    let connection = event_loop.connections.get_mut(id).unwrap();
+    connection.unsent.say(false, |bytes| bytes.resize(4 << 20, 0));
+    event_loop.step(Input::OtherVersion(id, VERSION - 1));
+    event_loop.tick();
+    let connection = event_loop.connections.get_mut(id).unwrap();
+    connection.closing = Instant::now().checked_sub(SILENCE_MOST + ALIVE_EVERY);
+    assert!(connection.closing.is_some());
+    event_loop.tick();
+    assert_eq!(event_loop.connections.len(), 0);
+}
+
+/// Another server that has told of a resource.
+fn origin(event_loop: &mut EventLoop) -> TcpStream {
+    let mut origin = TcpStream::connect(event_loop.address).unwrap();
+    origin.write_all(&Hail::new(None, [7; 32]).encode()).unwrap();
+    tell(&origin, &Update::Alive);
+    let (id, place) = (ContextId::new(7), Place { slot: 0, generation: 0 });
+    let (node, callers, addresses) = (String::new(), Callers::SameUser, Vec::new());
+    let carriers = Carriers::default();
+    let context = ContextInfo { id, node, owner: 0, callers, addresses, carriers };
+    let snapshot = Update::Snapshot {
+        node: "other".into(),
+        incarnation: 7,
+        address: ([127, 0, 0, 1], 1).into(),
+        change: 0,
+        contexts: vec![(context, Duration::ZERO)],
+        resources: vec![(ResourceId { context: id, place }, Attributes::new())],
+    };
+    tell(&origin, &snapshot);
+    let begun = Instant::now();
+    while found(event_loop) == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nothing is heard");
+        event_loop.serve_ready(EpollTimeout::from(100_u8));
+    }
+    origin
+}
+
+/// That of a node of this name, which is told of those members.
+fn event_loop(node: &str, members: Vec<SocketAddr>) -> EventLoop {
+    let name = format!("{node}-{}", std::process::id());
+    let (node, address) = (node.into(), ([127, 0, 0, 1], 0).into());
+    EventLoop::new(ServerConfig { name, node, address, members, key: None }).unwrap()
+}
+
+/// A program's connection, and its end of that.
+fn program(event_loop: &mut EventLoop) -> (ConnectionId, UnixStream) {
+    let (stream, program) = UnixStream::pair().unwrap();
+    let peer = Peer::Program { user: 0 };
+    (event_loop.connections.add(Stream::Unix(stream), peer, None).unwrap(), program)
+}
+
+fn hello(number: u64) -> Request {
+    let (node, callers, addresses) = (String::new(), Callers::SameUser, Vec::new());
+    let (id, carriers) = (ContextId::new(number), Carriers::default());
+    let context = ContextInfo { id, node, owner: 0, callers, addresses, carriers };
+    Request::Hello { version: VERSION, context, claim: None }
+}
+
+fn register(number: u32, attributes: Attributes) -> Request {
+    Request::Register { number, place: Place { slot: number, generation: 0 }, attributes }
+}
+
+/// Asks for everything twice at once, and counts what it finds.
+fn finds_twice(mut program: UnixStream) -> [usize; 2] {
+    let mut bytes = Vec::new();
+    encode(&hello(2), &mut bytes);
+    for number in [0, 1] {
+        encode(&Request::Subscribe { number, query: Attributes::new() }, &mut bytes);
+    }
+    program.write_all(&bytes).unwrap();
+    bytes.clear();
+    let (mut counts, mut whole, mut piece) = ([0; 2], 0, vec![0; 1 << 20]);
+    while whole < 2 {
+        let length = program.read(&mut piece).unwrap();
+        assert!(length > 0, "given up with {counts:?}");
+        bytes.extend_from_slice(&piece[..length]);
+        let mut used = 0;
+        while let Some((answer, length)) = decode(&bytes[used..]).unwrap() {
+            used += length;
+            whole += usize::from(matches!(answer, Answer::Found { .. }));
+            if let Answer::FoundPart { number, records } | Answer::Found { number, records } =
+                answer
+            {
+                counts[number as usize] += records.len();
+            }
+        }
+        bytes.drain(..used);
+    }
+    counts
+}
+
+/// Goal: however much there is, another server hears of it, and a program that asks finds it. Method: more than waits for
+/// one connection otherwise; the program asks for it twice at once.
+#[test]
+fn more_than_any_message_has_reaches_servers_and_programs() {
+    const MANY: u32 = 6500;
+    let mut hears = event_loop("hears", Vec::new());
+    let mut tells = event_loop("tells", vec![hears.address]);
+    let name = |at: usize| format!("{at}{}", "a".repeat(250));
+    let long = (0..32).fold(Attributes::new(), |all, at| all.with(name(at), "b".repeat(256)));
+    let requests = (0..MANY).map(|number| register(number, long.clone()));
+    for request in iter::once(hello(1)).chain(requests) {
+        let input = Input::Request(ConnectionId(FIRST_CONNECTION - 1), 0, request);
+        tells.directory.step(Duration::ZERO, input);
+    }
+    let begun = Instant::now();
+    let mut serve = |hears: &mut EventLoop| {
+        assert!(begun.elapsed() < Duration::from_secs(120), "it does not come");
+        for event_loop in [&mut tells, hears] {
+            event_loop.serve_ready(EpollTimeout::from(1_u8));
+            event_loop.tick_if_due();
+        }
+    };
+    while found(&hears) == 0 {
+        serve(&mut hears);
+    }
+    assert_eq!(found(&hears), MANY as usize);
+    let (_, program) = program(&mut hears);
+    let program = thread::spawn(|| finds_twice(program));
+    while !program.is_finished() {
+        serve(&mut hears);
+    }
+    assert_eq!(program.join().unwrap(), [MANY as usize; 2]);
+}
+
+/// Goal: however many programs end at once, the server's thread has the stack for it: each is found closed as others are
+/// told of the one before. Method: all watch one question, each has a resource that answers it, and all are gone when
+/// the first is found closed; with little stack, as a thousand would need more descriptors than many a user has.
+#[test]
+fn programs_that_end_at_once_are_forgotten_with_little_stack() {
+    // Each within the one before took 3.9 KB at least.
+    const STACK: usize = 512 << 10;
+    let little = thread::Builder::new().stack_size(STACK);
+    little.spawn(|| forgets_at_once(300)).unwrap().join().unwrap();
+}
+
+fn forgets_at_once(programs: usize) {
+    let mut event_loop = event_loop("at-once", Vec::new());
+    for number in 0..programs {
+        // Its other end is gone at once.
+        let (id, _) = program(&mut event_loop);
+        for request in [
+            hello(number as u64),
+            Request::Subscribe { number: 1, query: Attributes::new() },
+            register(2, Attributes::new()),
+        ] {
+            // Without a word to the program, by which it would be found closed.
+            event_loop.directory.step(Duration::ZERO, Input::Request(id, 0, request));
+        }
+    }
+    assert_eq!(found(&event_loop), programs);
+    event_loop.close(ConnectionId(FIRST_CONNECTION));
+    assert_eq!((found(&event_loop), event_loop.connections.len()), (0, 0));
+}
+
+/// Goal: a program that has much comes to the next server, which it tells all of it before it reads anything. Method: more
+/// than so many answers, of eight bytes at least, are sent or have 1 MiB of room to wait; none is read before all are there.
+#[test]
+fn who_registers_much_at_once_need_not_read_meanwhile() {
+    const MANY: u32 = 200_000;
+    let mut event_loop = event_loop("much", Vec::new());
+    let (id, mut program) = program(&mut event_loop);
+    let mut bytes = Vec::new();
+    encode(&hello(1), &mut bytes);
+    (0..MANY).for_each(|number| encode(&register(number, Attributes::new()), &mut bytes));
+    thread::scope(|scope| {
+        let says = scope.spawn(|| program.write_all(&bytes).unwrap());
+        while !says.is_finished() {
+            event_loop.serve_ready(EpollTimeout::from(1_u8));
+        }
+    });
+    // What was said last is in the kernel.
+    event_loop.serve(id);
+    assert!(event_loop.connections.get_mut(id).unwrap().is_heard(), "it is held up");
+    assert_eq!(found(&event_loop), MANY as usize);
+    let (mut done, mut said) = (0, Vec::new());
+    program.set_nonblocking(true).unwrap();
+    while done < MANY {
+        let mut piece = [0; 64 << 10];
+        while let Ok(length @ 1..) = program.read(&mut piece) {
+            said.extend_from_slice(&piece[..length]);
+        }
+        let mut used = 0;
+        while let Some((answer, length)) = decode(&said[used..]).unwrap() {
+            used += length;
+            done += u32::from(matches!(answer, Answer::Done { .. }));
+        }
+        said.drain(..used);
+        event_loop.serve_ready(EpollTimeout::from(1_u8));
+    }
+}
+
+fn tell(mut origin: &TcpStream, update: &Update) {
+    let mut bytes = Vec::new();
+    encode(update, &mut bytes);
+    origin.write_all(&bytes).unwrap();
+}
+
+fn found(event_loop: &EventLoop) -> usize {
+    event_loop.directory.find(&Attributes::new()).len()
+}
+
+/// Time passes without the server's thread. Then it goes on as one that was stopped while it waited: the kernel ends its
+/// wait, and tells of nothing.
+fn hold_up(event_loop: &mut EventLoop) {
+    let time = SILENCE_MOST + ALIVE_EVERY;
+    event_loop.start = event_loop.start.checked_sub(time).unwrap();
+    event_loop.ticked = event_loop.ticked.checked_sub(time).unwrap();
+    event_loop.tick_if_due();
+}
+
+/// A server that was stopped would forget everybody: what they have said meanwhile waits in the kernel.
+#[test]
+fn who_was_held_up_takes_nobody_for_silent() {
+    let mut event_loop = event_loop("own", Vec::new());
+    let origin = origin(&mut event_loop);
+    tell(&origin, &Update::Alive);
+    let arrives = &mut [EpollEvent::empty()];
+    assert_eq!(event_loop.connections.wait(arrives, EpollTimeout::from(60_000_u16)), 1);
+    hold_up(&mut event_loop);
+    assert_eq!(found(&event_loop), 1);
+    // Now it is silent.
+    hold_up(&mut event_loop);
+    assert_eq!(found(&event_loop), 0);
+}
