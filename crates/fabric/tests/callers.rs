@@ -6,7 +6,7 @@ mod common;
 
 use common::{LONG, Node, Way, key, until};
 use keeptime_fabric::directory::client::Client;
-use keeptime_fabric::directory::protocol::{ContextInfo, Reply, Update, encode, read};
+use keeptime_fabric::directory::protocol::{ContextInfo, Reply, Snapshot, Update, encode, read};
 use keeptime_fabric::directory::seal::{End, HAIL, Hail, SEAL, Sealer, Sealers};
 use keeptime_fabric::door::Pass;
 use keeptime_fabric::frame::{Carrier, Frame, GREETING, Greeting, Head};
@@ -260,14 +260,14 @@ fn hail(address: SocketAddr, key: Option<&ClusterKey>) -> (TcpStream, Option<Sea
 
 /// A node without any program.
 fn snapshot(node: &str, address: SocketAddr) -> Update {
-    Update::Snapshot {
+    Update::Snapshot(Snapshot {
         node: node.into(),
         incarnation: 1,
         address,
         change: 0,
         contexts: vec![],
         resources: vec![],
-    }
+    })
 }
 
 fn say(mut stream: &TcpStream, sealer: Option<&mut Sealer>, update: &Update) {

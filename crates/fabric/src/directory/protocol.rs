@@ -192,6 +192,23 @@ pub enum Change {
     Dropped(ResourceId),
 }
 
+/// Everything that there is on one node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The node.
+    pub node: String,
+    /// This run of its server.
+    pub incarnation: u64,
+    /// Where its server accepts connections, for those who are where the connection comes out.
+    pub address: SocketAddr,
+    /// How many changes there were before.
+    pub change: u64,
+    /// All contexts, and since when they are their users'; or the last of them.
+    pub contexts: Vec<(ContextInfo, Duration)>,
+    /// All resources, or the last of them.
+    pub resources: Vec<(ResourceId, Attributes)>,
+}
+
 /// What a server tells another about its own node, on a connection that it made for that, after both have
 /// said hail ([`seal`](super::seal)).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -204,21 +221,8 @@ pub enum Update {
         /// Some resources.
         resources: Vec<(ResourceId, Attributes)>,
     },
-    /// Comes before any change: everything there is.
-    Snapshot {
-        /// The node.
-        node: String,
-        /// This run of its server.
-        incarnation: u64,
-        /// Where its server accepts connections, for those who are where the connection comes out.
-        address: SocketAddr,
-        /// How many changes there were before.
-        change: u64,
-        /// All contexts, and since when they are their users'; or the last of them.
-        contexts: Vec<(ContextInfo, Duration)>,
-        /// All resources, or the last of them.
-        resources: Vec<(ResourceId, Attributes)>,
-    },
+    /// Comes before any change: everything there is, or the last of it.
+    Snapshot(Snapshot),
     /// The next change.
     Changed {
         /// Its number.

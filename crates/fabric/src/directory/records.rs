@@ -3,8 +3,9 @@
 
 use super::protocol::Record;
 use crate::attributes::Attributes;
-use crate::id::ResourceId;
+use crate::id::{ContextId, Place, ResourceId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::RangeInclusive;
 
 /// A name and a value.
 type Attribute = (String, String);
@@ -101,6 +102,15 @@ impl<K: Ord + Copy> Questions<K> {
     }
 }
 
+/// All resources that a context can have.
+pub fn all_of(context: ContextId) -> RangeInclusive<ResourceId> {
+    let at = |bound| {
+        let place = Place { slot: bound, generation: bound };
+        ResourceId { context, place }
+    };
+    at(u32::MIN)..=at(u32::MAX)
+}
+
 fn each(attributes: &Attributes) -> impl Iterator<Item = Attribute> {
     attributes.iter().map(|(name, value)| (name.to_string(), value.to_string()))
 }
@@ -111,7 +121,6 @@ mod tests {
     use crate::carriers::Carriers;
     use crate::directory::protocol::ContextInfo;
     use crate::door::Callers;
-    use crate::id::{ContextId, Place};
     use proptest::prelude::*;
 
     fn record(slot: u32, attributes: Attributes) -> Record {

@@ -2,6 +2,7 @@
 //! so that nobody is told that it was gone when one is started again. One that was not, and tells all that there is, is
 //! believed at once (pure).
 
+use super::records::all_of;
 use crate::id::{ContextId, ResourceId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,70 +21,67 @@ pub struct Staleness {
     pub incarnation: u64,
     /// The number of the last change that it had told.
     pub change: u64,
-    /// Until when that is held.
+    /// Until when that is kept.
     pub until: Duration,
 }
 
 impl StaleRecords {
-    /// Holds what a server has told as `hold` says. What the one before it had told, and it has not told again, is not
-    /// among that, and is held no longer than before.
-    pub fn hold(
+    /// Keeps what a server has told that is cut off. What the one before it had told, and it has not told again, is not
+    /// among that, and is kept no longer than before.
+    pub fn keep(
         &mut self,
         contexts: BTreeSet<ContextId>,
         resources: BTreeSet<ResourceId>,
-        hold: Staleness,
+        staleness: Staleness,
     ) {
-        self.contexts.extend(contexts.into_iter().map(|id| (id, hold)));
-        self.resources.extend(resources.into_iter().map(|id| (id, hold)));
+        self.contexts.extend(contexts.into_iter().map(|id| (id, staleness)));
+        self.resources.extend(resources.into_iter().map(|id| (id, staleness)));
     }
 
-    /// Whether that context is held.
+    /// Whether that context is stale.
     pub fn has(&self, context: ContextId) -> bool {
         self.contexts.contains_key(&context)
     }
 
-    /// That context is told of again. Whether it was held.
+    /// That context is told of again. Whether it was stale.
     pub fn reopen(&mut self, context: ContextId) -> bool {
         self.contexts.remove(&context).is_some()
     }
 
-    /// That resource is told of again. Whether it was held.
+    /// That resource is told of again. Whether it was stale.
     pub fn reclaim(&mut self, resource: ResourceId) -> bool {
         self.resources.remove(&resource).is_some()
     }
 
-    /// All resources of that context, which are held no longer.
+    /// All resources of that context, which are kept no longer.
     pub fn take(&mut self, context: ContextId) -> Vec<ResourceId> {
-        taken(&mut self.resources, |id, _| id.context == context)
+        let its = self.resources.extract_if(all_of(context), |_, _| true);
+        its.map(|(id, _)| id).collect()
     }
 
-    /// What has been held for long enough, and is no longer.
+    /// What has been stale for long enough, and is kept no longer.
     pub fn over(&mut self, now: Duration) -> (Vec<ResourceId>, Vec<ContextId>) {
-        let resources = taken(&mut self.resources, |_, hold| hold.until <= now);
-        (resources, taken(&mut self.contexts, |_, hold| hold.until <= now))
+        let resources = taken(&mut self.resources, |_, staleness| staleness.until <= now);
+        (resources, taken(&mut self.contexts, |_, staleness| staleness.until <= now))
     }
 
-    /// What that run had told up to that change, and all resources of the contexts among that, which are held no longer.
+    /// What that run had told up to that change, and all resources of the contexts among that, which are kept no longer.
     pub fn told_by(&mut self, incarnation: u64, change: u64) -> (Vec<ResourceId>, Vec<ContextId>) {
-        let is_its = |hold: Staleness| hold.incarnation == incarnation && hold.change <= change;
-        let contexts = taken(&mut self.contexts, |_, hold| is_its(hold));
+        let is_its = |of: Staleness| of.incarnation == incarnation && of.change <= change;
+        let contexts = taken(&mut self.contexts, |_, of| is_its(of));
         let is_within = |id: &ResourceId| contexts.binary_search(&id.context).is_ok();
-        let resources = taken(&mut self.resources, |id, hold| is_its(hold) || is_within(id));
+        let resources = taken(&mut self.resources, |id, of| is_its(of) || is_within(id));
         (resources, contexts)
     }
 }
 
 /// Those that are taken, in order.
 fn taken<K: Ord + Copy>(
-    held: &mut BTreeMap<K, Staleness>,
+    stale: &mut BTreeMap<K, Staleness>,
     is_taken: impl Fn(&K, Staleness) -> bool,
 ) -> Vec<K> {
-    let keys = held.iter().filter(|(key, hold)| is_taken(key, **hold));
-    let keys: Vec<K> = keys.map(|(key, _)| *key).collect();
-    for key in &keys {
-        held.remove(key);
-    }
-    keys
+    let taken = stale.extract_if(.., |key, staleness| is_taken(key, *staleness));
+    taken.map(|(key, _)| key).collect()
 }
 
 #[cfg(test)]
@@ -99,64 +97,64 @@ mod tests {
         ResourceId { context: ContextId::new(context), place: Place { slot, generation: 0 } }
     }
 
-    /// StaleRecords until then as told in the first run, with the change of that number.
-    fn hold(held: &mut StaleRecords, contexts: &[u64], resources: &[ResourceId], until: u64) {
-        hold_of(
-            held,
+    /// Stale until then as told in the first run, with the change of that number.
+    fn keep(stale: &mut StaleRecords, contexts: &[u64], resources: &[ResourceId], until: u64) {
+        keep_as(
+            stale,
             contexts,
             resources,
             Staleness { incarnation: 1, change: until, until: second(until) },
         );
     }
 
-    fn hold_of(
-        held: &mut StaleRecords,
+    fn keep_as(
+        stale: &mut StaleRecords,
         contexts: &[u64],
         resources: &[ResourceId],
-        hold: Staleness,
+        staleness: Staleness,
     ) {
         let contexts = contexts.iter().map(|number| ContextId::new(*number)).collect();
-        held.hold(contexts, resources.iter().copied().collect(), hold);
+        stale.keep(contexts, resources.iter().copied().collect(), staleness);
     }
 
     /// A server that comes and goes all the time would have what it once had held for ever.
     #[test]
-    fn what_is_not_told_again_is_held_no_longer_than_at_first() {
-        let (mut held, [one, other]) = (StaleRecords::default(), [resource(1, 0), resource(1, 1)]);
-        hold(&mut held, &[1], &[one, other], 3);
-        assert!(held.reopen(ContextId::new(1)) && held.reclaim(one));
-        assert!(!held.reopen(ContextId::new(1)) && !held.reclaim(one), "it is there");
-        hold(&mut held, &[1], &[one], 5);
-        assert_eq!(held.over(second(2)), (vec![], vec![]));
-        assert_eq!(held.over(second(3)), (vec![other], vec![]));
-        assert_eq!(held.over(second(5)), (vec![one], vec![ContextId::new(1)]));
-        assert!(held.contexts.is_empty() && held.resources.is_empty());
+    fn what_is_not_told_again_is_kept_no_longer_than_at_first() {
+        let (mut stale, [one, other]) = (StaleRecords::default(), [resource(1, 0), resource(1, 1)]);
+        keep(&mut stale, &[1], &[one, other], 3);
+        assert!(stale.reopen(ContextId::new(1)) && stale.reclaim(one));
+        assert!(!stale.reopen(ContextId::new(1)) && !stale.reclaim(one), "it is there");
+        keep(&mut stale, &[1], &[one], 5);
+        assert_eq!(stale.over(second(2)), (vec![], vec![]));
+        assert_eq!(stale.over(second(3)), (vec![other], vec![]));
+        assert_eq!(stale.over(second(5)), (vec![one], vec![ContextId::new(1)]));
+        assert!(stale.contexts.is_empty() && stale.resources.is_empty());
     }
 
     #[test]
     fn the_resources_of_one_context_are_taken_and_no_others() {
-        let mut held = StaleRecords::default();
+        let mut stale = StaleRecords::default();
         let all = [resource(1, 0), resource(1, u32::MAX), resource(2, 0)];
-        hold(&mut held, &[1, 2], &all, 3);
-        assert_eq!(held.take(ContextId::new(1)), all[..2]);
-        assert_eq!(held.take(ContextId::new(1)), []);
-        assert_eq!(held.over(second(3)).0, all[2..]);
+        keep(&mut stale, &[1, 2], &all, 3);
+        assert_eq!(stale.take(ContextId::new(1)), all[..2]);
+        assert_eq!(stale.take(ContextId::new(1)), []);
+        assert_eq!(stale.over(second(3)).0, all[2..]);
     }
 
     /// A run that goes on has told what it still has: nothing else of it stands, but for what it had told later than that,
     /// and what the run before had told of other contexts.
     #[test]
     fn what_one_run_had_told_by_then_is_taken() {
-        let mut held = StaleRecords::default();
+        let mut stale = StaleRecords::default();
         let [before, within, its, later] =
             [(1, 0), (2, 0), (3, 0), (4, 0)].map(|(c, s)| resource(c, s));
-        let hold = |incarnation, change| Staleness { incarnation, change, until: second(3) };
-        hold_of(&mut held, &[1], &[before, within], hold(1, 9));
-        hold_of(&mut held, &[2], &[its], hold(2, 5));
-        hold_of(&mut held, &[4], &[later], hold(2, 6));
-        let (resources, contexts) = held.told_by(2, 5);
+        let told = |incarnation, change| Staleness { incarnation, change, until: second(3) };
+        keep_as(&mut stale, &[1], &[before, within], told(1, 9));
+        keep_as(&mut stale, &[2], &[its], told(2, 5));
+        keep_as(&mut stale, &[4], &[later], told(2, 6));
+        let (resources, contexts) = stale.told_by(2, 5);
         assert_eq!((resources, contexts), (vec![within, its], vec![ContextId::new(2)]));
-        assert_eq!(held.told_by(2, 5), (vec![], vec![]));
-        assert_eq!(held.over(second(3)).0, [before, later]);
+        assert_eq!(stale.told_by(2, 5), (vec![], vec![]));
+        assert_eq!(stale.over(second(3)).0, [before, later]);
     }
 }

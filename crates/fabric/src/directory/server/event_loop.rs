@@ -273,8 +273,7 @@ impl EventLoop {
                 Some(to)
             }
             Output::Update(to, update) => {
-                let is_part =
-                    matches!(update, Update::SnapshotPart { .. } | Update::Snapshot { .. });
+                let is_part = matches!(update, Update::SnapshotPart { .. } | Update::Snapshot(_));
                 self.connections.say(to, &update, is_part);
                 Some(to)
             }

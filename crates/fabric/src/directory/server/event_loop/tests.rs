@@ -4,7 +4,7 @@ use super::super::connections::FIRST_CONNECTION;
 use super::*;
 use crate::attributes::Attributes;
 use crate::carriers::Carriers;
-use crate::directory::protocol::{ContextInfo, Request, VERSION, decode, encode};
+use crate::directory::protocol::{ContextInfo, Request, Snapshot, VERSION, decode, encode};
 use crate::directory::state::SILENCE_MOST;
 use crate::door::Callers;
 use crate::id::{ContextId, Place, ResourceId};
@@ -39,14 +39,14 @@ fn origin(event_loop: &mut EventLoop) -> TcpStream {
     let (node, callers, addresses) = (String::new(), Callers::SameUser, Vec::new());
     let carriers = Carriers::default();
     let context = ContextInfo { id, node, owner: 0, callers, addresses, carriers };
-    let snapshot = Update::Snapshot {
+    let snapshot = Update::Snapshot(Snapshot {
         node: "other".into(),
         incarnation: 7,
         address: ([127, 0, 0, 1], 1).into(),
         change: 0,
         contexts: vec![(context, Duration::ZERO)],
         resources: vec![(ResourceId { context: id, place }, Attributes::new())],
-    };
+    });
     tell(&origin, &snapshot);
     let begun = Instant::now();
     while found(event_loop) == 0 {
