@@ -293,7 +293,7 @@ impl Balancer for Nginx {
                 || title(worker.pid).contains(ENDING)
         };
         let lingering = workers.iter().filter(ends).count();
-        let connected = connected_to(&workers);
+        let connected = connected_to(&workers).map_err(|source| self.unreachable(source))?;
         let seen = |server: &Server| {
             let traffic = self.told.get(&server.name).copied().unwrap_or(Traffic::Off);
             let to = connected.iter().filter(|address| **address == server.address);
@@ -435,7 +435,9 @@ fn parse(text: &str, servers: &[Server]) -> BTreeMap<Name, Traffic> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::unistd::{Uid, setfsuid};
     use proptest::prelude::*;
+    use std::os::unix::fs::PermissionsExt;
 
     fn servers() -> Vec<Server> {
         let server = |(name, address): (&str, &str)| Server {
@@ -492,14 +494,14 @@ mod tests {
     }
 
     // Goal: what a worker has in flight is waited for, though its master has ended and another one runs. Method: this
-    // process is that other one, and the machine's first process, which it did not start, is such a worker.
+    // process is that other one, and the one that started it is such a worker.
     #[test]
     fn workers_that_outlive_their_master_linger() {
         let directory = tempfile::tempdir().unwrap();
         let mut nginx = with_own_number(&directory);
         nginx.prepare().unwrap();
         nginx.master = process(std::process::id() as i32);
-        let worker = process(1).unwrap();
+        let worker = process(std::os::unix::process::parent_id() as i32).unwrap();
         nginx.workers = vec![worker];
         for _ in 0..2 {
             assert_eq!(nginx.observe().unwrap().lingering, 1);
@@ -507,6 +509,28 @@ mod tests {
         // It ended, and its number is another's.
         nginx.workers = vec![Identity { start: worker.start + 1, ..worker }];
         assert_eq!(nginx.observe().unwrap().lingering, 0);
+    }
+
+    // Goal: a broker that may not see what a worker has in flight does not take it for idle. Method: a thread looks as a user
+    // to whom the machine's first process shows nothing, and takes that for a worker.
+    #[test]
+    fn a_worker_that_may_not_be_looked_at_is_not_idle() {
+        let directory = tempfile::tempdir().unwrap();
+        let all = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(directory.path(), all).unwrap();
+        let mut nginx = with_own_number(&directory);
+        nginx.prepare().unwrap();
+        nginx.master = process(std::process::id() as i32);
+        nginx.workers = vec![process(1).unwrap()];
+        let look = move || {
+            // For files alone, and of this thread alone.
+            setfsuid(Uid::from_raw(65_534));
+            nginx.observe()
+        };
+        let error = std::thread::spawn(look).join().unwrap().unwrap_err();
+        assert!(matches!(error, BalancerError::Unreachable { .. }), "{error}");
+        let said = chain(&error);
+        assert!(said.contains("/proc/1/fd") && said.contains("CAP_SYS_PTRACE"), "{said}");
     }
 
     // Goal: whoever has the number of a master that has ended is not taken for one, and its program is not run. Method: this

@@ -6,8 +6,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// What whoever looks at another's connections needs, since their descriptors are in that user's directory, and say what
+/// they are to whom may trace it.
+const MAY_SEE: &str =
+    "the broker needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (CapabilityBoundingSet= of its unit)";
 
 /// A process that runs when this is made, and that may be hidden: `/proc` need not show those of other users
 /// (`hidepid`, systemd's `ProtectProc`). Of such only its number is known.
@@ -70,21 +76,22 @@ pub(crate) fn siblings(process: i32) -> Vec<Life> {
 /// The words that a process shows of itself: none for a moment while it becomes another program, as HAProxy's master does in
 /// every reload.
 pub(crate) fn title(id: i32) -> String {
-    let words = fs::read(Path::new("/proc").join(id.to_string()).join("cmdline"));
+    let words = fs::read(directory(id).join("cmdline"));
     String::from_utf8_lossy(&words.unwrap_or_default()).replace('\0', " ")
 }
 
-/// The far ends of all TCP connections that `processes` have open.
-pub(crate) fn connected_to(processes: &[Identity]) -> Vec<SocketAddr> {
-    let Some(first) = processes.first() else { return Vec::new() };
-    let own: BTreeSet<u64> = processes.iter().flat_map(|process| sockets(process.pid)).collect();
-    let tables = ["tcp", "tcp6"].into_iter().filter_map(|table| {
-        let path = Path::new("/proc").join(first.pid.to_string()).join("net").join(table);
-        fs::read_to_string(path).ok()
-    });
-    let tables: Vec<String> = tables.collect();
+/// The far ends of all TCP connections that `processes` have open. One that has ended has none.
+///
+/// # Errors
+/// If what one that runs has open may not be seen.
+pub(crate) fn connected_to(processes: &[Identity]) -> io::Result<Vec<SocketAddr>> {
+    let mut own = BTreeSet::new();
+    for process in processes {
+        own.extend(sockets(*process)?);
+    }
+    let tables = tables(processes)?;
     let lines = tables.iter().flat_map(|table| table.lines().skip(1)).filter_map(established);
-    lines.filter(|(_, inode)| own.contains(inode)).map(|(address, _)| address).collect()
+    Ok(lines.filter(|(_, inode)| own.contains(inode)).map(|(address, _)| address).collect())
 }
 
 fn stat(id: i32) -> Option<Stat> {
@@ -92,14 +99,57 @@ fn stat(id: i32) -> Option<Stat> {
 }
 
 /// The inodes of a process' sockets.
-fn sockets(id: i32) -> Vec<u64> {
-    let Ok(entries) = fs::read_dir(Path::new("/proc").join(id.to_string()).join("fd")) else {
-        return Vec::new();
+fn sockets(process: Identity) -> io::Result<Vec<u64>> {
+    let directory = directory(process.pid).join("fd");
+    inodes(&directory).or_else(|error| {
+        // The directory of one that has ended is root's until its parent has waited for it.
+        if !process.is_alive() {
+            return Ok(Vec::new());
+        }
+        let shown = directory.display();
+        let what = match error.kind() {
+            ErrorKind::PermissionDenied => format!("{shown}: {error}: {MAY_SEE}"),
+            _ => format!("{shown}: {error}"),
+        };
+        Err(io::Error::new(error.kind(), what))
+    })
+}
+
+fn inodes(directory: &Path) -> io::Result<Vec<u64>> {
+    let inode = |link: &Path| {
+        link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse::<u64>().ok()
     };
-    let links = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-    links
-        .filter_map(|link| link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok())
-        .collect()
+    let mut inodes = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        match fs::read_link(entry?.path()) {
+            Ok(link) => inodes.extend(inode(&link)),
+            // It was closed meanwhile.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(inodes)
+}
+
+/// The TCP connections of the network that `processes` are in, as the first of them that runs sees it.
+fn tables(processes: &[Identity]) -> io::Result<Vec<String>> {
+    for process in processes {
+        let network = directory(process.pid).join("net");
+        match fs::read_to_string(network.join("tcp")) {
+            // There need not be a version 6.
+            Ok(table) => {
+                let six = fs::read_to_string(network.join("tcp6"));
+                return Ok([Some(table), six.ok()].into_iter().flatten().collect());
+            }
+            Err(_) if !process.is_alive() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Vec::new())
+}
+
+fn directory(id: i32) -> PathBuf {
+    Path::new("/proc").join(id.to_string())
 }
 
 /// The far end and the inode of an established connection, from a line of `/proc/net/tcp`.
@@ -142,13 +192,35 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let own = Identity::own().unwrap();
-        let count = || connected_to(&[own]).iter().filter(|to| **to == address).count();
+        let count = || connected_to(&[own]).unwrap().iter().filter(|to| **to == address).count();
         assert_eq!(count(), 0);
         let stream = TcpStream::connect(address).unwrap();
         let (_accepted, _) = listener.accept().unwrap();
         assert_eq!(count(), 1);
         drop(stream);
         assert_eq!(count(), 0);
+    }
+
+    // Goal: what cannot be seen is not taken for nothing, and what has gone meanwhile is. Method: a directory like that of
+    // descriptors, with one that cannot be read, and a process that never was.
+    #[test]
+    fn what_a_descriptor_is_has_to_be_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        for (name, to) in [("3", "socket:[77]"), ("4", "/dev/null"), ("5", "pipe:[78]")] {
+            std::os::unix::fs::symlink(to, at(name)).unwrap();
+        }
+        assert_eq!(inodes(directory.path()).unwrap(), [77]);
+        fs::write(at("6"), "").unwrap();
+        assert_eq!(inodes(directory.path()).unwrap_err().kind(), ErrorKind::InvalidInput);
+        let gone = Identity { start: 1, pid: i32::MAX };
+        assert_eq!(connected_to(&[gone]).unwrap(), []);
+        // Nor does it hide what others have.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let own = Identity::own().unwrap();
+        let found = connected_to(&[gone, own]).unwrap();
+        assert!(found.contains(&listener.local_addr().unwrap()));
     }
 
     #[test]
