@@ -21,12 +21,15 @@ pub struct Outcome {
     pub result: Result<u16, Failure>,
 }
 
-/// Counted outcomes, with the times of those that were answered.
+/// Counted outcomes, with the times of those that got an answer.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     counts: Counts,
     latencies: Vec<Nanos>,
     lateness: Vec<Nanos>,
+    /// When the last was meant to be sent, or the last answer was there. What never comes is waited for in vain: that is no
+    /// part of the run.
+    last: Nanos,
 }
 
 /// How many requests came to what.
@@ -75,16 +78,17 @@ pub struct Summary {
     pub counts: Counts,
     /// Answered requests for each second of the run.
     pub per_second: f64,
-    /// Of answered requests, from the time at which they were meant to be sent.
+    /// Of answered requests, from the time at which they were meant to be sent. Whoever refuses at once is not quick.
     pub latency: Quantiles,
-    /// How much later than meant they were sent: what the generator, or a lack of connections, adds.
+    /// How much later than meant those were sent that got an answer, of whatever status: what the generator, or a lack of
+    /// connections, adds.
     pub lateness: Quantiles,
 }
 
 /// All that came of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// Until the last answer.
+    /// Until the last answer, or until the last was meant to be sent.
     pub length_nanos: Nanos,
     /// Each site.
     pub targets: Vec<Summary>,
@@ -93,9 +97,10 @@ pub struct Report {
 }
 
 impl Tally {
-    /// Counts one that is meant to be sent.
-    pub fn intend(&mut self) {
+    /// Counts one that is meant to be sent so long after the start.
+    pub fn intend(&mut self, at: Nanos) {
         self.counts.intended += 1;
+        self.last = self.last.max(at);
     }
 
     /// Counts one that could not be sent.
@@ -108,9 +113,10 @@ impl Tally {
         let counts = &mut self.counts;
         match &outcome.result {
             Ok(status) => {
-                self.latencies.push(outcome.ended.saturating_sub(outcome.intended));
+                self.last = self.last.max(outcome.ended);
                 self.lateness.push(outcome.sent.saturating_sub(outcome.intended));
                 if *status < 400 {
+                    self.latencies.push(outcome.ended.saturating_sub(outcome.intended));
                     counts.answered += 1;
                 } else {
                     *counts.refused.entry(*status).or_default() += 1;
@@ -138,6 +144,7 @@ impl Tally {
         sum.malformed += more.malformed;
         self.latencies.extend(&other.latencies);
         self.lateness.extend(&other.lateness);
+        self.last = self.last.max(other.last);
     }
 
     fn summary(&self, target: String, length: Nanos) -> Summary {
@@ -155,9 +162,10 @@ impl Tally {
 
 impl Report {
     /// Of one tally for each site.
-    pub fn new(names: &[String], tallies: &[Tally], length: Nanos) -> Self {
+    pub fn new(names: &[String], tallies: &[Tally]) -> Self {
         let mut all = Tally::default();
         tallies.iter().for_each(|tally| all.add(tally));
+        let length = all.last;
         let summaries = names.iter().zip(tallies);
         Self {
             length_nanos: length,
@@ -236,35 +244,54 @@ impl fmt::Display for Report {
 mod tests {
     use super::*;
 
-    fn outcome(result: Result<u16, Failure>) -> Outcome {
+    fn outcome(result: Result<u16, Failure>, ended: u64) -> Outcome {
         let at = Nanos::from_millis;
-        Outcome { target: 0, intended: at(10), sent: at(12), ended: at(30), result }
+        Outcome { target: 0, intended: at(10), sent: at(12), ended: at(ended), result }
+    }
+
+    fn of_one_site(tally: Tally) -> Report {
+        Report::new(&["a".into()], &[tally])
     }
 
     #[test]
     fn every_outcome_is_counted_once_and_time_runs_from_the_intention() {
         let broken = || std::io::ErrorKind::BrokenPipe.into();
         let mut tally = Tally::default();
-        for result in [
-            Ok(200),
-            Ok(503),
-            Err(Failure::NotConnected(broken())),
-            Err(Failure::Broken(broken())),
-            Err(Failure::TimedOut),
-            Err(Failure::Malformed("")),
+        for (result, ended) in [
+            (Ok(200), 30),
+            (Ok(503), 11),
+            (Err(Failure::NotConnected(broken())), 11),
+            (Err(Failure::Broken(broken())), 15),
+            (Err(Failure::TimedOut), 60_010),
+            (Err(Failure::Malformed("")), 20),
         ] {
-            tally.intend();
-            tally.count(&outcome(result));
+            tally.intend(Nanos::from_millis(10));
+            tally.count(&outcome(result, ended));
         }
-        tally.intend();
+        tally.intend(Nanos::from_millis(25));
         tally.not_sent();
-        let report = Report::new(&["a".into()], &[tally], Nanos::from_secs(2));
+        let report = of_one_site(tally);
         let counts = &report.all.counts;
         assert_eq!((counts.intended, counts.answered, counts.lost()), (7, 1, 4));
         assert_eq!((counts.not_sent, counts.not_connected), (1, 1));
-        assert_eq!(report.all.latency.p50_nanos, Nanos::from_millis(20));
+        // One that is refused at once is not among them, nor does one that never came make the run longer.
+        let Quantiles { p50_nanos, max_nanos, .. } = report.all.latency;
+        assert_eq!([p50_nanos, max_nanos], [20, 20].map(Nanos::from_millis));
         assert_eq!(report.all.lateness.max_nanos, Nanos::from_millis(2));
-        assert_eq!(report.all.per_second, 0.5);
+        assert_eq!(report.length_nanos, Nanos::from_millis(30));
+        assert_eq!(report.all.per_second, 1.0 / 0.03);
+    }
+
+    // Goal: a site that stops answering does not look as quick as it was until then. Method: one answer in the first tenth.
+    #[test]
+    fn a_run_is_not_shorter_than_it_was_meant_to_be() {
+        let mut tally = Tally::default();
+        tally.intend(Nanos::from_millis(10));
+        tally.count(&outcome(Ok(200), 100));
+        tally.intend(Nanos::from_secs(1));
+        tally.count(&outcome(Err(Failure::TimedOut), 61_000));
+        let report = of_one_site(tally);
+        assert_eq!((report.length_nanos, report.all.per_second), (Nanos::from_secs(1), 1.0));
     }
 
     #[test]

@@ -8,9 +8,9 @@ use crate::target::{Method, Target, Zipf};
 use keeptime_model::Invalid;
 use keeptime_model::units::Nanos;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
+use std::sync::{LazyLock, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -90,7 +90,8 @@ struct Shared<'a> {
     sites: &'a [Site],
     plan: &'a Plan,
     body: Vec<u8>,
-    start: Instant,
+    /// When it is first looked at, which is by the schedule: until then, threads are started.
+    start: LazyLock<Instant>,
     /// Somebody stopped it all: what waits for a connection is not sent any more.
     is_stopped: AtomicBool,
 }
@@ -110,9 +111,14 @@ pub fn run(plan: &Plan, is_stopped: &dyn Fn() -> bool) -> Result<Report, RunErro
     check(plan)?;
     let sites = plan.targets.iter().map(resolve).collect::<Result<Vec<_>, _>>()?;
     let bytes = if let Method::Post(bytes) = plan.method { bytes as usize } else { 0 };
-    let start = Instant::now();
     let (body, not_yet) = (vec![b'x'; bytes], AtomicBool::new(false));
-    let shared = Shared { sites: &sites, plan, body, start, is_stopped: not_yet };
+    let shared = Shared {
+        sites: &sites,
+        plan,
+        body,
+        start: LazyLock::new(Instant::now),
+        is_stopped: not_yet,
+    };
     let (send, receive) = sync_channel(WAITING_MAX);
     let receive = Mutex::new(receive);
     let tallies = thread::scope(|scope| {
@@ -140,7 +146,7 @@ pub fn run(plan: &Plan, is_stopped: &dyn Fn() -> bool) -> Result<Report, RunErro
         Ok::<_, RunError>(tallies)
     })?;
     let names: Vec<_> = plan.targets.iter().map(Target::to_string).collect();
-    Ok(Report::new(&names, &tallies, shared.now()))
+    Ok(Report::new(&names, &tallies))
 }
 
 /// Hands every request over at its time.
@@ -159,7 +165,7 @@ fn keep_schedule(
             break;
         }
         let tally = &mut tallies[intended.target as usize];
-        tally.intend();
+        tally.intend(intended.at);
         let rank = plan.files.as_ref().map_or(1, |files| files.rank(&mut random));
         if send(Job { intended, rank }).is_err() {
             tally.not_sent();

@@ -9,7 +9,7 @@ use keeptime_load::target::{Method, Target, Zipf};
 use keeptime_model::units::Nanos;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -148,6 +148,40 @@ fn refusals_and_absences_are_told_apart() {
     let report = go(&plan(vec![gone], 200.0, 200));
     assert_eq!(report.all.counts.not_connected, report.all.counts.intended, "{report}");
     assert!(report.all.counts.intended > 0);
+}
+
+// Goal: a run is as long as until the last answer, and not as long as one waits for others in vain. Method: a server that
+// answers the first of some requests.
+#[test]
+fn what_never_comes_does_not_make_a_run_longer() {
+    let server = serve(|n| {
+        if n > 0 {
+            thread::sleep(Duration::from_secs(60));
+        }
+        Some(OK)
+    });
+    let mut plan = plan(vec![server.target.clone()], 50.0, 100);
+    plan.timeout = Nanos::from_secs(2);
+    let report = go(&plan);
+    assert!(report.all.counts.answered > 0 && report.all.counts.timed_out > 0, "{report}");
+    assert!(report.length_nanos < Nanos::from_secs(1), "{report}");
+}
+
+// Goal: the time that it takes to begin, as to start two thousand threads, makes no request late. Method: who is asked before
+// the first one takes a second to answer.
+#[test]
+fn what_comes_before_the_first_request_makes_none_late() {
+    let server = serve(|_| Some(OK));
+    let is_first = AtomicBool::new(true);
+    let slow = || {
+        if is_first.swap(false, Ordering::SeqCst) {
+            thread::sleep(Duration::from_secs(1));
+        }
+        false
+    };
+    let report = run(&plan(vec![server.target.clone()], 200.0, 100), &slow).unwrap();
+    assert!(report.all.counts.answered > 0, "{report}");
+    assert!(report.all.lateness.max_nanos < Nanos::from_millis(500), "{report}");
 }
 
 #[test]
