@@ -298,7 +298,8 @@ impl Balancer for Nginx {
             let traffic = self.told.get(&server.name).copied().unwrap_or(Traffic::Off);
             let to = connected.iter().filter(|address| **address == server.address);
             let in_flight = to.count() as u64;
-            let served = self.tally.as_mut().map(|tally| tally.sent(server.address, in_flight));
+            let served =
+                self.tally.as_mut().and_then(|tally| tally.sent(server.address, in_flight));
             (server.name.clone(), Seen { traffic, in_flight, served })
         };
         let servers = self.servers.iter().map(seen).collect();

@@ -41,7 +41,8 @@ pub struct Seen {
     pub traffic: Traffic,
     /// Requests that it works on.
     pub in_flight: u64,
-    /// Requests that it was sent since the balancer started, where the balancer counts them.
+    /// Requests that it was sent since the balancer started, where the balancer counts them, and none were missed
+    /// since the time before.
     pub served: Option<u64>,
 }
 
