@@ -528,12 +528,13 @@ static bool read_pace(struct json *json, struct pace *pace)
 	return json_good(json) && inet_pton(AF_INET, address, &pace->address) == 1;
 }
 
+/* What an answer that breaks off says of pacing is not all, and counts for nothing. */
 static bool read_answers(struct json *json, const struct sent *sent, int count)
 {
+	static struct pace told[PACES_MAX];
 	char name[32];
-	int members = 0;
+	int members = 0, told_count = 0;
 
-	pace_count = 0;
 	while (json_member(json, &members, name, sizeof name)) {
 		int elements = 0;
 
@@ -548,13 +549,17 @@ static bool read_answers(struct json *json, const struct sent *sent, int count)
 
 			/* Those for which there is no room are read, too: behind them the answer goes on. */
 			while (json_element(json, &elements) && read_pace(json, &pace))
-				if (pace_count < PACES_MAX)
-					paces[pace_count++] = pace;
+				if (told_count < PACES_MAX)
+					told[told_count++] = pace;
 		} else {
 			json_skip(json);
 		}
 	}
-	return json_good(json);
+	if (!json_good(json))
+		return false;
+	memcpy(paces, told, (size_t)told_count * sizeof *told);
+	pace_count = told_count;
+	return true;
 }
 
 /* {"mpi":{…}}, {"refused":{"reason":…}}, {"failed":{"error":…}} or "done". */

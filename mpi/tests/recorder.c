@@ -5,7 +5,7 @@
  * calls is let in; "drop": whoever calls is hung up on, and `called` is written down; "slow": each answer takes
  * two seconds; "never": nothing is decided, and each answer says so at once; "many": more destinations are to be
  * paced than ranks have nodes, and `called` is written down of each call; "hasty": the first who calls is hung up on
- * when it tells how far it is. */
+ * when it tells how far it is; "torn": the second answer to the first who calls breaks off, and nobody is let in after it. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -20,6 +20,8 @@
 #define ANSWER "{\"state\":\"granted\",\"reason\":\"\",\"wire_bits_per_second\":999000000000,\"burst_bytes\":6056,\"promised_nanos\":200000000}"
 #define UNDECIDED "{\"state\":\"waiting\",\"reason\":\"nothing is decided\",\"wire_bits_per_second\":0,\"burst_bytes\":0,\"promised_nanos\":0}"
 #define PACE "{\"address\":\"127.0.0.1\",\"bits_per_second\":80000000}"
+#define OTHER_PACE ",{\"address\":\"127.0.0.2\",\"bits_per_second\":80000000}"
+#define TORN "{\"mpi\":{\"answers\":[],\"pace\":[{\"address\":\"127.0.0.1\",\"bits_per_second\":8000},{\n"
 #define PACES_MANY 5000
 #define REFUSED "{\"refused\":{\"reason\":\"messages of 666 bytes\"}}\n"
 
@@ -47,6 +49,8 @@ static void answer_each(FILE *out, int count, const char *answer, const char *ho
 	fprintf(out, "],\"pace\":[%s", count ? PACE : "");
 	if (count && !strcmp(how, "many"))
 		pace_many(out);
+	if (count && !strcmp(how, "torn"))
+		fputs(OTHER_PACE, out);
 	fputs("]}}\n", out);
 }
 
@@ -55,6 +59,7 @@ static void serve(int connection, const char *path, const char *how)
 	FILE *in = fdopen(connection, "r"), *out = fdopen(dup(connection), "w"), *record = fopen(path, "a");
 	char *line = NULL;
 	size_t size = 0;
+	int answered = 0;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	CHECK(in && out && record);
@@ -71,6 +76,10 @@ static void serve(int connection, const char *path, const char *how)
 			fputs("\"done\"\n", out);
 		} else if (strstr(line, "\"message_bytes_max\":666,")) {
 			fputs(REFUSED, out);
+		} else if (!strcmp(how, "torn") && count && answered++) {
+			fputs(TORN, out);
+			fclose(out);
+			return;
 		} else {
 			answer_each(out, count, strcmp(how, "never") ? ANSWER : UNDECIDED, how);
 		}
@@ -128,6 +137,8 @@ int main(int argc, char **argv)
 		/* It was the first. */
 		if (!strcmp(how, "hasty"))
 			how = "";
+		if (!strcmp(how, "torn"))
+			how = "drop";
 		close(connection);
 	}
 	return 0;

@@ -41,7 +41,7 @@ preloaded() { # AGENT RANKS PROGRAM ARGUMENTS...
 }
 
 # An agent at $work/agent that writes $work/record.
-start_recorder() { # [MILLISECONDS | drop | slow | never | many | hasty]
+start_recorder() { # [MILLISECONDS | drop | slow | never | many | hasty | torn]
     rm -f "$work/agent" "$work/record" "$work/ready"
     touch "$work/record"
     # Given the end of a pipe that is open as long as it shall run.
@@ -139,6 +139,9 @@ test_with_agent() {
     stop_recorder
     start_recorder many || return
     test_that "more is told to be paced than there is room for" one_call_is_enough
+    stop_recorder
+    start_recorder torn || return
+    test_that "an answer that breaks off paces nothing" preloaded "$work/agent" 1 torn
     stop_recorder
     start_recorder never || return
     test_that "what is not decided is asked for less often later" reports_become_fewer
