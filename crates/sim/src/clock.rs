@@ -31,11 +31,13 @@ impl WallClock {
         WallTime::from_unix_nanos(exact - exact % SECOND)
     }
 
-    /// Sets it to the right time, or to another: by a second, some seconds, minutes or an hour.
-    pub fn set_somehow(&mut self, random: &mut Random) {
+    /// Sets it to the right time, or to another: by a second, some seconds, minutes or an hour. Whether that changed it.
+    pub fn set_somehow(&mut self, random: &mut Random) -> bool {
+        let before = self.ahead;
         let most = *random.pick(&[1, 30, 600, OFF_MAX]).unwrap_or(&1);
         let off = random.within(0..most + 1) as i64;
         self.ahead = if random.is_one_in(2) { off } else { -off };
+        self.ahead != before
     }
 
     /// Sets it to the right time.

@@ -3,7 +3,7 @@
 
 use crate::random::Random;
 use keeptime_model::units::Nanos;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -54,6 +54,10 @@ kinds! {
 /// Kinds of faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kinds(BTreeSet<Kind>);
+
+/// How often faults took effect: a kernel that is to refuse changes, and is asked for none, has refused nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Effects(BTreeMap<Kind, u64>);
 
 /// So many kinds are on together always; of more, each is on half of the time.
 const TOGETHER: usize = 2;
@@ -112,6 +116,30 @@ impl Kinds {
     }
 }
 
+impl Effects {
+    /// One of `kind` more.
+    pub fn count(&mut self, kind: Kind) {
+        self.add(kind, 1);
+    }
+
+    /// So many of `kind` more.
+    pub fn add(&mut self, kind: Kind, times: u64) {
+        if times > 0 {
+            *self.0.entry(kind).or_default() += times;
+        }
+    }
+
+    /// These, too.
+    pub fn extend(&mut self, others: &Self) {
+        others.0.iter().for_each(|(kind, times)| self.add(*kind, *times));
+    }
+
+    /// Of which kinds there were any.
+    pub fn kinds(&self) -> Kinds {
+        Kinds(self.0.keys().copied().collect())
+    }
+}
+
 /// How long until something of `kind` goes wrong again; nothing for those that are drawn for each
 /// message.
 pub fn pause(kind: Kind, random: &mut Random) -> Option<Nanos> {
@@ -131,6 +159,14 @@ impl fmt::Display for Kinds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.iter().map(Kind::name).collect();
         f.write_str(&names.join(","))
+    }
+}
+
+impl fmt::Display for Effects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts: Vec<_> =
+            self.0.iter().map(|(kind, times)| format!("{times} {}", kind.name())).collect();
+        f.write_str(&counts.join(" "))
     }
 }
 

@@ -3,7 +3,7 @@
 //! is on its way is lost. Across connections, and among the requests of users, everything can
 //! overtake everything.
 
-use crate::fault::{Kind, Kinds};
+use crate::fault::{Effects, Kind, Kinds};
 use crate::random::Random;
 use keeptime_model::units::Nanos;
 use std::collections::BTreeMap;
@@ -39,6 +39,7 @@ pub struct Network {
     connections: BTreeMap<ConnectionId, Connection>,
     /// By node.
     cut_until: Vec<Nanos>,
+    effects: Effects,
 }
 
 #[derive(Debug, Clone)]
@@ -56,7 +57,13 @@ impl Network {
     /// Without connections, to `nodes` nodes.
     pub fn new(random: Random, nodes: usize) -> Self {
         let (faults, cut_until) = (Kinds::of(&[]), vec![Nanos::new(0); nodes]);
-        Self { random, faults, next: 1, connections: BTreeMap::new(), cut_until }
+        let (connections, effects) = (BTreeMap::new(), Effects::default());
+        Self { random, faults, next: 1, connections, cut_until, effects }
+    }
+
+    /// What went wrong with messages, and for those who were cut off.
+    pub fn effects(&self) -> &Effects {
+        &self.effects
     }
 
     /// From now on these go wrong, and no others; who was cut off is not any more.
@@ -73,6 +80,7 @@ impl Network {
     /// A new connection from `node`; nothing if it is cut off.
     pub fn open(&mut self, node: usize, now: Nanos) -> Option<ConnectionId> {
         if self.cut_until[node] > now {
+            self.effects.count(Kind::Partitions);
             return None;
         }
         let id = ConnectionId(self.next);
@@ -100,7 +108,11 @@ impl Network {
         let connection = self.connections.get_mut(&id).filter(|c| !c.is_broken)?;
         let last = &mut connection.last[to as usize];
         let arrival = now.saturating_add(takes).max(*last);
-        *last = arrival.max(self.cut_until[connection.node]);
+        let cut_until = self.cut_until[connection.node];
+        if arrival < cut_until {
+            self.effects.count(Kind::Partitions);
+        }
+        *last = arrival.max(cut_until);
         connection.flying += 1;
         Some(*last)
     }
@@ -116,7 +128,9 @@ impl Network {
 
     /// Whether an order is to come once more.
     pub fn repeats(&mut self) -> bool {
-        self.suffers(Kind::Repeats)
+        let repeats = self.suffers(Kind::Repeats);
+        self.effects.add(Kind::Repeats, repeats.into());
+        repeats
     }
 
     /// One end hangs up: it hears nothing more.
@@ -145,16 +159,18 @@ impl Network {
 
     /// When a request of a user or an answer arrives: never, once, or twice.
     pub fn arrivals(&mut self, now: Nanos) -> Vec<Nanos> {
-        let count = match (self.suffers(Kind::Losses), self.suffers(Kind::Repeats)) {
-            (true, _) => 0,
-            (false, true) => 2,
-            (false, false) => 1,
+        let (count, kind) = match (self.suffers(Kind::Losses), self.suffers(Kind::Repeats)) {
+            (true, _) => (0, Some(Kind::Losses)),
+            (false, true) => (2, Some(Kind::Repeats)),
+            (false, false) => (1, None),
         };
+        kind.into_iter().for_each(|kind| self.effects.count(kind));
         (0..count).map(|_| now.saturating_add(self.takes())).collect()
     }
 
     fn takes(&mut self) -> Nanos {
         let late = self.suffers(Kind::Delays);
+        self.effects.add(Kind::Delays, late.into());
         self.random.span(if late { LATE } else { USUAL })
     }
 

@@ -31,6 +31,8 @@ struct Machine {
     enforced: BTreeMap<Name, Assignment>,
     /// Whether it does what it is told, but for the last of the changes.
     refuses: bool,
+    /// How often it did not.
+    refused: u64,
     /// The agent is killed when so many changes are made.
     dies_after: Option<usize>,
     /// What was in the agent's file when it was killed. It does nothing more.
@@ -85,6 +87,7 @@ impl Enforcer for Kernel {
         if machine.refuses {
             let but_last = changes.len() - 1;
             machine.make(changes.into_iter().take(but_last));
+            machine.refused += 1;
             return Err(failing("device or resource busy"));
         }
         machine.make(changes);
@@ -251,6 +254,11 @@ impl Node {
     pub fn refuse(&mut self, refuses: bool, now: Nanos) {
         self.kernel.lock().refuses = refuses;
         self.well_since = now;
+    }
+
+    /// How often the kernel refused changes.
+    pub fn refused(&self) -> u64 {
+        self.kernel.lock().refused
     }
 
     /// The kernel does as it is told, the clock is right, nobody is going to be killed. Whether the

@@ -2,7 +2,7 @@
 //! command that repeats it.
 
 use crate::Violation;
-use crate::fault::Kinds;
+use crate::fault::{Effects, Kinds};
 use crate::seams::{Seams, Sound};
 use crate::world::World;
 use keeptime_model::units::Nanos;
@@ -32,6 +32,8 @@ pub struct Report {
     pub calls: u64,
     /// How many brokers it took.
     pub brokers: u64,
+    /// What went wrong.
+    pub effects: Effects,
     /// Virtual time.
     pub lasted: Nanos,
     /// Events in the record, by kind.
@@ -129,6 +131,7 @@ fn attempt(
             events: world.happenings,
             calls: world.calls,
             brokers: world.brokers(),
+            effects: world.effects(),
             lasted: world.now(),
             recorded: world.history.counts().clone(),
             digest: world.digest,
@@ -159,10 +162,11 @@ fn shrink(options: &Options, seams: &dyn Fn() -> Box<dyn Seams>, failed: &Failed
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { events, calls, brokers, lasted, recorded, .. } = self;
+        let Self { events, calls, brokers, effects, lasted, recorded, .. } = self;
         let hours = lasted.as_secs_f64() / 3_600.0;
         write!(f, "{events} events, {calls} calls, {brokers} brokers, {hours:.1} hours:")?;
-        recorded.iter().try_for_each(|(kind, count)| write!(f, " {count} {kind}"))
+        recorded.iter().try_for_each(|(kind, count)| write!(f, " {count} {kind}"))?;
+        write!(f, "; faults: {effects}")
     }
 }
 

@@ -5,6 +5,7 @@ use super::{
 };
 use crate::Violation;
 use crate::broker::Broker;
+use crate::fault::Kind;
 use crate::network::{ConnectionId, End};
 use crate::seams::Passage;
 use keeptime_engine::agents::{Enforcement, Order, Session};
@@ -36,7 +37,12 @@ impl World {
 
     /// The broker is killed, at whatever point of its work it is.
     pub(super) fn kill_broker(&mut self) {
+        self.end_broker(Kind::BrokerKills);
+    }
+
+    fn end_broker(&mut self, kind: Kind) {
         let Some(broker) = self.broker.take() else { return };
+        self.effects.count(kind);
         self.note(|_| "  the broker is killed".into());
         self.doom = None;
         self.tickets.clear();
@@ -135,7 +141,7 @@ impl World {
             Ok(written) => written,
             // Nothing of it was written: the broker goes back to what is durable.
             Err(LedgerError::Full { .. }) => {
-                self.kill_broker();
+                self.end_broker(Kind::FullDisks);
                 return Ok(());
             }
             Err(error) => return Err(Violation::new(error)),

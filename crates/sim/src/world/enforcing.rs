@@ -2,6 +2,7 @@
 
 use super::{BEATS, FromAgent, Happening, ToAgent, WAIT_FIRST, WAIT_LAST, World};
 use crate::Violation;
+use crate::fault::Kind;
 use crate::network::{ConnectionId, End};
 use crate::node::{Outcome, TICK};
 use keeptime_model::units::Nanos;
@@ -29,6 +30,12 @@ impl World {
         self.agenda.after(pause, Happening::AgentStarts { node });
     }
 
+    /// It was to be in the middle of its work.
+    fn agent_died(&mut self, node: usize) {
+        self.effects.count(Kind::AgentKills);
+        self.kill_agent(node, Nanos::from_secs(20));
+    }
+
     pub(super) fn tick(&mut self, node: usize, process: u64) -> Result<(), Violation> {
         if self.nodes[node].process() != process || !self.nodes[node].is_up() {
             return Ok(());
@@ -36,7 +43,7 @@ impl World {
         let now = self.agenda.now();
         self.nodes[node].check(now)?;
         if self.seams.ticks() && !self.nodes[node].tick(now)? {
-            self.kill_agent(node, Nanos::from_secs(20));
+            self.agent_died(node);
             return Ok(());
         }
         self.agenda.after(TICK, Happening::Tick { node, process });
@@ -94,7 +101,7 @@ impl World {
         let refusal = match outcome {
             Outcome::Done => None,
             Outcome::Refused(why) => Some(why),
-            Outcome::Died => return self.kill_agent(node, Nanos::from_secs(20)),
+            Outcome::Died => return self.agent_died(node),
         };
         self.history.truth.obeyed(index, &order.act, refusal.is_none(), reads);
         let number = order.number;

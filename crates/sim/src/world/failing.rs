@@ -44,10 +44,12 @@ impl World {
             }
             Kind::AgentKills => {
                 if self.nodes[node].is_up() {
+                    self.effects.count(kind);
                     self.kill_agent(node, Nanos::from_secs(20));
                 }
             }
             Kind::Reboots => {
+                self.effects.count(kind);
                 if self.nodes[node].is_up() {
                     self.kill_agent(node, Nanos::from_secs(60));
                 }
@@ -63,9 +65,14 @@ impl World {
                 let lasts = random.span(Nanos::from_secs(1)..Nanos::from_secs(30));
                 self.network.cut(node, now.saturating_add(lasts));
             }
-            Kind::Clocks if random.is_one_in(3) => self.broker_clock.set_somehow(random),
+            Kind::Clocks if random.is_one_in(3) => {
+                let changed = self.broker_clock.set_somehow(random);
+                self.effects.add(kind, changed.into());
+            }
             Kind::Clocks => {
-                let set = |clock: &mut WallClock| clock.set_somehow(random);
+                let effects = &mut self.effects;
+                let set =
+                    |clock: &mut WallClock| effects.add(kind, clock.set_somehow(random).into());
                 let went_back = self.nodes[node].set_clock(now, set);
                 self.compare_anew(node, went_back);
             }
@@ -75,6 +82,7 @@ impl World {
 
     pub(super) fn break_off(&mut self, node: usize) {
         let Some(connection) = self.nodes[node].connection else { return };
+        self.effects.count(Kind::Breaks);
         let [at_broker, at_agent] = self.network.break_off(connection, self.agenda.now());
         for (time, end) in [(at_broker, End::Broker), (at_agent, End::Agent)] {
             self.agenda.at(time, Happening::Broken { node, connection, end });

@@ -18,7 +18,7 @@ use crate::Violation;
 use crate::agenda::Agenda;
 use crate::broker::{Broker, Happened};
 use crate::clock::WallClock;
-use crate::fault::{Kind, Kinds};
+use crate::fault::{Effects, Kind, Kinds};
 use crate::history::History;
 use crate::network::{ConnectionId, End, Network};
 use crate::node::Node;
@@ -152,6 +152,8 @@ pub struct World {
     broker_clock: WallClock,
     doom: Option<Point>,
     fills_up: bool,
+    /// Of all but the network and the kernels, which know their own.
+    effects: Effects,
     /// What the broker before handed over and was not told to be durable.
     unsettled: Vec<Vec<Happened>>,
     tickets: BTreeMap<u64, Asked>,
@@ -209,6 +211,7 @@ impl World {
             broker_clock: WallClock::default(),
             doom: None,
             fills_up: false,
+            effects: Effects::default(),
             unsettled: Vec::new(),
             tickets: BTreeMap::new(),
             next_ticket: 0,
@@ -258,6 +261,14 @@ impl World {
     /// How many brokers there were.
     pub fn brokers(&self) -> u64 {
         self.brokers
+    }
+
+    /// How often faults took effect.
+    pub fn effects(&self) -> Effects {
+        let mut effects = self.effects.clone();
+        effects.extend(self.network.effects());
+        effects.add(Kind::Kernels, self.nodes.iter().map(Node::refused).sum());
+        effects
     }
 
     fn begin_round(&mut self) {
