@@ -323,6 +323,7 @@ mod tests {
     use super::*;
     use crate::transport::testing::streams;
     use crate::transport::{rails, tcp};
+    use keeptime_random::Random;
     use std::io::Read;
     use std::thread;
 
@@ -337,8 +338,9 @@ mod tests {
     fn every_look_finds_what_is_there_then() {
         let all: Vec<_> = (0..=2 * SEEN_MOST).map(|_| Links::default()).collect();
         let mut expected = vec![BTreeMap::new(); all.len()];
+        let mut random = Random::new(1);
         for step in 0..400 {
-            let at = fastrand::usize(..all.len());
+            let at = random.index(all.len());
             let (links, expected) = (&all[at], &mut expected[at]);
             let mut change = || match expected.pop_first() {
                 Some((_, former)) if step % 3 == 0 => links.remove(&former),

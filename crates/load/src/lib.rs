@@ -28,7 +28,6 @@
 #![forbid(unsafe_code)]
 
 pub mod http;
-pub mod random;
 pub mod report;
 pub mod run;
 pub mod schedule;

@@ -1,12 +1,12 @@
 //! A run: one thread that keeps the schedule, and as many as there are connections.
 
 use crate::http::{Connection, Failure};
-use crate::random::Random;
 use crate::report::{Outcome, Report, Tally};
 use crate::schedule::{Arrivals, Intended, Schedule};
 use crate::target::{Method, Target, Zipf};
 use keeptime_model::Invalid;
 use keeptime_model::units::Nanos;
+use keeptime_random::Random;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TrySendError, sync_channel};

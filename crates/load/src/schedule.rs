@@ -1,8 +1,8 @@
 //! When which site is asked: pure, and the same for the same seed.
 
-use crate::random::Random;
 use keeptime_model::Invalid;
 use keeptime_model::units::Nanos;
+use keeptime_random::Random;
 
 /// Most requests of one run: the time of each is kept until the report.
 pub const REQUESTS_MAX: u64 = 5_000_000;

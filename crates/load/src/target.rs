@@ -1,7 +1,7 @@
 //! What is asked for: `http://HOST:PORT/PATH`, with `{}` in the path where a file's rank goes.
 
-use crate::random::Random;
 use keeptime_model::Invalid;
+use keeptime_random::Random;
 use std::fmt;
 use std::str::FromStr;
 
@@ -116,7 +116,7 @@ impl Zipf {
 
     /// A rank by chance. `O(log files)`.
     pub fn rank(&self, random: &mut Random) -> u32 {
-        let unit = random.unit();
+        let unit = random.part();
         let before = self.cumulative.partition_point(|until| *until <= unit);
         before.min(self.cumulative.len() - 1) as u32 + 1
     }

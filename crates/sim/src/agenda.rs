@@ -1,8 +1,15 @@
 //! What happens when, in virtual time: nothing passes but from one happening to the next.
 
 use keeptime_model::units::Nanos;
+use keeptime_random::Random;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
+use std::ops::Range;
+
+/// A span within `range`, which is not empty.
+pub fn span(random: &mut Random, range: Range<Nanos>) -> Nanos {
+    Nanos::new(random.within(range.start.get()..range.end.get()))
+}
 
 /// Happenings to come, and the present. Those of one instant happen in the order in which they were
 /// put in.

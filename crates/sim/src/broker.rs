@@ -3,7 +3,6 @@
 
 use crate::Violation;
 use crate::network::ConnectionId;
-use crate::random::Random;
 use crate::seams::Seams;
 use keeptime_broker::outbox::Outbox;
 use keeptime_broker::records;
@@ -14,6 +13,7 @@ use keeptime_ledger::{
 };
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
+use keeptime_random::Random;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Batches between two snapshots: few, so that most restarts begin with one.

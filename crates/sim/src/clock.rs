@@ -1,7 +1,7 @@
 //! Wall clocks that are off.
 
-use crate::random::Random;
 use keeptime_model::units::{Nanos, WallTime};
+use keeptime_random::Random;
 
 /// Nanoseconds of a second: what users and the broker's wall clock count in.
 pub const SECOND: u64 = 1_000_000_000;

@@ -1,8 +1,9 @@
 //! What goes wrong. Each kind has chances of its own, so that a run without one kind has the same
 //! faults of all others at the beginning.
 
-use crate::random::Random;
+use crate::agenda::span;
 use keeptime_model::units::Nanos;
+use keeptime_random::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
@@ -144,15 +145,18 @@ impl Effects {
 /// message.
 pub fn pause(kind: Kind, random: &mut Random) -> Option<Nanos> {
     let secs = Nanos::from_secs;
-    Some(random.span(match kind {
-        Kind::BrokerKills => secs(4)..secs(120),
-        Kind::FullDisks => secs(20)..secs(200),
-        Kind::AgentKills | Kind::Breaks => secs(3)..secs(60),
-        Kind::Reboots => secs(30)..secs(200),
-        Kind::Kernels | Kind::Partitions => secs(10)..secs(100),
-        Kind::Clocks => secs(20)..secs(300),
-        Kind::Delays | Kind::Repeats | Kind::Losses => return None,
-    }))
+    Some(span(
+        random,
+        match kind {
+            Kind::BrokerKills => secs(4)..secs(120),
+            Kind::FullDisks => secs(20)..secs(200),
+            Kind::AgentKills | Kind::Breaks => secs(3)..secs(60),
+            Kind::Reboots => secs(30)..secs(200),
+            Kind::Kernels | Kind::Partitions => secs(10)..secs(100),
+            Kind::Clocks => secs(20)..secs(300),
+            Kind::Delays | Kind::Repeats | Kind::Losses => return None,
+        },
+    ))
 }
 
 impl fmt::Display for Kinds {

@@ -1,8 +1,7 @@
 //! Owns a cluster in virtual time, and what must hold in it whatever fails; never decides what is
 //! granted: the engine, its records, the ledger's contract and the agents are the real ones.
 //!
-//! * [`agenda`], [`random`], [`clock`]: virtual time, chance from a seed, clocks that are wrong: the
-//!   core of any simulation;
+//! * [`agenda`], [`clock`]: virtual time, clocks that are wrong: the core of any simulation;
 //! * [`fault`]: what goes wrong, and how often;
 //! * [`network`]: connections that are slow, break and are cut off;
 //! * [`node`]: a machine with an agent, a kernel that outlives it and a clock;
@@ -33,7 +32,6 @@ pub mod fault;
 pub mod history;
 pub mod network;
 pub mod node;
-pub mod random;
 pub mod run;
 pub mod seams;
 pub mod slots;

@@ -3,9 +3,10 @@
 //! is on its way is lost. Across connections, and among the requests of users, everything can
 //! overtake everything.
 
+use crate::agenda::span;
 use crate::fault::{Effects, Kind, Kinds};
-use crate::random::Random;
 use keeptime_model::units::Nanos;
+use keeptime_random::Random;
 use std::collections::BTreeMap;
 
 /// How long a message takes when all is well.
@@ -147,7 +148,7 @@ impl Network {
             connection.is_broken = true;
             self.forget(id);
         }
-        [End::Broker, End::Agent].map(|_| now.saturating_add(self.random.span(NOTICE)))
+        [End::Broker, End::Agent].map(|_| now.saturating_add(span(&mut self.random, NOTICE)))
     }
 
     /// Whether both ends are there, and nothing is on its way.
@@ -171,7 +172,7 @@ impl Network {
     fn takes(&mut self) -> Nanos {
         let late = self.suffers(Kind::Delays);
         self.effects.add(Kind::Delays, late.into());
-        self.random.span(if late { LATE } else { USUAL })
+        span(&mut self.random, if late { LATE } else { USUAL })
     }
 
     fn suffers(&mut self, kind: Kind) -> bool {

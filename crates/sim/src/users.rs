@@ -2,7 +2,6 @@
 //! those of others. Whoever gets no answer asks again with the same key.
 
 use crate::clock::{SECOND, START, second};
-use crate::random::Random;
 use keeptime_engine::{Answer, Call, CallError, Caller};
 use keeptime_model::application::Application;
 use keeptime_model::assignment::{CpuMechanism, TrafficClass};
@@ -20,6 +19,7 @@ use keeptime_model::reservation::{
 use keeptime_model::run_end::RunEnd;
 use keeptime_model::topology::Topology;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
+use keeptime_random::Random;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// All users; the last is an operator.

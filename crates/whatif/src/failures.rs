@@ -4,10 +4,10 @@
 //! again. Who runs where changes nothing of that: under every policy the same parts fail at the same times. Each
 //! kind has draws of its own, so that those of one kind do so whichever others fail.
 
-use keeptime_control::plant::Random;
 use keeptime_model::Invalid;
 use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::Nanos;
+use keeptime_random::Random;
 use std::collections::{BTreeSet, VecDeque};
 
 /// What can fail.

@@ -6,7 +6,6 @@
 
 pub mod bsp;
 pub mod gain;
-pub mod random;
 
 use crate::controller::{Controller, Outcome, Proposal};
 use crate::report::Report;
@@ -14,7 +13,7 @@ use crate::schedule::Schedule;
 use keeptime_model::Invalid;
 use keeptime_model::units::Nanos;
 
-pub use random::Random;
+pub use keeptime_random::Random;
 
 /// A program on nodes that keep schedules.
 pub trait Plant {

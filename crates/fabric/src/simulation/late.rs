@@ -5,9 +5,9 @@ use super::Bug;
 use super::clock::Clock;
 use super::context::Context;
 use super::line::{Line, Pace};
-use super::random::Random;
 use crate::frame::{Carrier, Greeting};
 use crate::id::ContextId;
+use keeptime_random::Random;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const PACE: Pace = Pace { delay: Duration::ZERO, rate: 1 << 30, room: 1 << 16 };
 
 /// Has the calls of a seed come. Returns how many of them were late.
 fn come(seed: u64, bug: Option<Bug>) -> Result<usize, String> {
-    let (clock, mut random) = (Clock::default(), Random::of(seed));
+    let (clock, mut random) = (Clock::default(), Random::new(seed));
     let [caller, called] = [1, 2].map(|id| Context::new(ContextId::new(id), &clock, bug));
     // Nobody of the caller is told that a call was given up: nothing but a later call ends its link.
     let (mut own_ends, mut calls) = (Vec::new(), Vec::new());

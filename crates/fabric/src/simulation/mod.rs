@@ -13,7 +13,6 @@ mod context;
 mod late;
 mod ledger;
 mod line;
-mod random;
 mod resource;
 mod world;
 

@@ -7,13 +7,13 @@ use super::clock::Clock;
 use super::context::{Context, MESSAGE_MOST};
 use super::ledger::{Counts, Ledger};
 use super::line::{GONE_AFTER, Line};
-use super::random::Random;
 use super::resource::Resource;
 use super::{Bug, Fault};
 use crate::flow::{WINDOW, WINDOW_CARRIED};
 use crate::frame::EAGER_MOST;
 use crate::id::{ContextId, ResourceId};
 use crate::matching::Match;
+use keeptime_random::Random;
 use reach::{Call, Reach};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -93,7 +93,7 @@ pub struct World {
 impl World {
     /// That of a seed, before anything has happened.
     pub fn new(seed: u64, bug: Option<Bug>) -> Self {
-        let mut random = Random::of(seed);
+        let mut random = Random::new(seed);
         let faults = Fault::ALL.into_iter().filter(|_| random.is_one_in(2)).collect();
         let reach = [(); PAIRS].map(|()| Reach::of(&mut random));
         let mut world = Self {
@@ -165,8 +165,13 @@ impl World {
             5 | 6 => 40,
             _ => 1000,
         };
-        let time = self.random.time(Duration::from_millis(most));
+        let time = self.time(Duration::from_millis(most));
         self.round(time)
+    }
+
+    /// Less than `most`.
+    fn time(&mut self, most: Duration) -> Duration {
+        Duration::from_nanos(self.random.below(most.as_nanos() as u64))
     }
 
     /// Some messages from one resource to another.
@@ -175,7 +180,7 @@ impl World {
         let others: Vec<_> = self.all_but(node).collect();
         let is_any = self.random.is_one_in(8);
         let known = if is_any { &self.named } else { &others };
-        let (to, at) = (self.random.pick(known), self.random.index(RESOURCES));
+        let (to, at) = (self.random.pick(known).copied(), self.random.index(RESOURCES));
         for _ in 0..=self.random.below(6) {
             let (length, is_lent) = (self.length(), self.random.is_one_in(2));
             let (Some(to), Some(from)) = (to, self.resources[node].get_mut(at)) else { return };
@@ -312,7 +317,7 @@ impl World {
         }
         let is_idle = self.is(Fault::Lazy) && !self.random.is_one_in(8);
         let most = if is_idle { 0 } else { self.random.below(6) };
-        let from = self.random.pick(&self.named).filter(|_| self.random.is_one_in(4));
+        let from = self.random.pick(&self.named).copied().filter(|_| self.random.is_one_in(4));
         (most, from.map_or(Match::any(), |from| Match::any().from(from)))
     }
 

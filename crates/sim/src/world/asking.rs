@@ -2,13 +2,14 @@
 
 use super::{Asked, Happening, PATIENCE, World};
 use crate::Violation;
+use crate::agenda::span;
 use crate::users;
 use keeptime_engine::{Call, Caller, Input, Ticket};
 use keeptime_model::units::Nanos;
 
 impl World {
     pub(super) fn think(&mut self) {
-        let pause = self.chance.span(Nanos::new(1)..self.thinks_every);
+        let pause = span(&mut self.chance, Nanos::new(1)..self.thinks_every);
         self.agenda.after(pause, Happening::Think);
         if !self.is_calm {
             self.calls += 1;

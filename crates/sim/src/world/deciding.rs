@@ -4,6 +4,7 @@ use super::{
     Asked, DISK, FromAgent, Happening, LOOK_EVERY, Point, ToAgent, WAIT_FIRST, World, telling,
 };
 use crate::Violation;
+use crate::agenda::span;
 use crate::broker::Broker;
 use crate::fault::Kind;
 use crate::network::{ConnectionId, End};
@@ -50,7 +51,7 @@ impl World {
             self.close(connection, End::Broker);
         }
         self.unsettled = broker.die(&mut self.chance);
-        let pause = self.chance.span(WAIT_FIRST..Nanos::from_secs(6));
+        let pause = span(&mut self.chance, WAIT_FIRST..Nanos::from_secs(6));
         self.agenda.after(pause, Happening::BrokerStarts);
     }
 
@@ -123,7 +124,7 @@ impl World {
             && broker.begin_writing()
         {
             let number = broker.number;
-            let takes = self.chance.span(DISK);
+            let takes = span(&mut self.chance, DISK);
             self.agenda.after(takes, Happening::Written { broker: number });
         }
     }

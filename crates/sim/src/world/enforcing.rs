@@ -2,6 +2,7 @@
 
 use super::{BEATS, FromAgent, Happening, ToAgent, WAIT_FIRST, WAIT_LAST, World};
 use crate::Violation;
+use crate::agenda::span;
 use crate::fault::Kind;
 use crate::network::{ConnectionId, End};
 use crate::node::{Outcome, TICK};
@@ -26,7 +27,7 @@ impl World {
             self.close(connection, End::Agent);
         }
         self.nodes[node].kill();
-        let pause = self.chance.span(WAIT_FIRST..back_within);
+        let pause = span(&mut self.chance, WAIT_FIRST..back_within);
         self.agenda.after(pause, Happening::AgentStarts { node });
     }
 

@@ -1,6 +1,7 @@
 //! What goes wrong, when its time has come.
 
 use super::{Happening, Point, World};
+use crate::agenda::span;
 use crate::clock::WallClock;
 use crate::fault::{Kind, pause};
 use crate::network::End;
@@ -56,13 +57,13 @@ impl World {
                 self.nodes[node].reboot();
             }
             Kind::Kernels => {
-                let lasts = random.span(Nanos::from_secs(1)..Nanos::from_secs(20));
+                let lasts = span(random, Nanos::from_secs(1)..Nanos::from_secs(20));
                 self.nodes[node].refuse(true, now);
                 self.agenda.after(lasts, Happening::KernelIsWell { node });
             }
             Kind::Breaks => self.break_off(node),
             Kind::Partitions => {
-                let lasts = random.span(Nanos::from_secs(1)..Nanos::from_secs(30));
+                let lasts = span(random, Nanos::from_secs(1)..Nanos::from_secs(30));
                 self.network.cut(node, now.saturating_add(lasts));
             }
             Kind::Clocks if random.is_one_in(3) => {

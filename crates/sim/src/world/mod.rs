@@ -22,7 +22,6 @@ use crate::fault::{Effects, Kind, Kinds};
 use crate::history::History;
 use crate::network::{ConnectionId, End, Network};
 use crate::node::Node;
-use crate::random::Random;
 use crate::seams::Seams;
 use crate::users::Users;
 use keeptime_engine::agents::Order;
@@ -31,6 +30,7 @@ use keeptime_ledger::MemoryDisk;
 use keeptime_model::assignment::Assignment;
 use keeptime_model::topology::Topology;
 use keeptime_model::units::{Nanos, Share};
+use keeptime_random::Random;
 use std::collections::{BTreeMap, VecDeque};
 
 /// When faults have stopped, everything is as it should be after this time: late messages arrive

@@ -1,7 +1,7 @@
 //! Owns where the random numbers of sites come from, and what is drawn of them: one generator for each purpose.
 
-use keeptime_control::plant::{Random, random};
 use keeptime_pools::pool::SiteIndex;
+use keeptime_random::Random;
 
 /// Where random numbers come from: the same numbers, the same run.
 pub trait Draws {
@@ -31,8 +31,7 @@ impl Streams {
     /// For so many sites. The same seed gives the same numbers.
     pub fn new(seed: u64, sites: usize) -> Self {
         let of = |purpose: u64| -> Vec<Random> {
-            let number = |site: u64| Random::new(seed ^ purpose ^ site.wrapping_mul(APART));
-            (1..).take(sites).map(number).collect()
+            (0..).take(sites).map(|site: u64| Random::of(seed, purpose ^ site)).collect()
         };
         Self { arrivals: of(ARRIVALS), services: of(SERVICES) }
     }
@@ -50,17 +49,15 @@ impl Draws for Streams {
 
 /// From an exponential distribution with mean 1.
 pub(super) fn exponential(draws: &mut impl Draws, purpose: Purpose) -> f64 {
-    random::exponential(draws.uniform(purpose))
+    keeptime_random::exponential(draws.uniform(purpose))
 }
 
 /// From a normal distribution around 0 with deviation 1.
 pub(super) fn normal(draws: &mut impl Draws, purpose: Purpose) -> f64 {
     let radius = draws.uniform(purpose);
-    random::normal(radius, draws.uniform(purpose))
+    keeptime_random::normal(radius, draws.uniform(purpose))
 }
 
-/// Seeds of neighbours differ in all of their bits (the golden ratio, as in SplitMix64).
-const APART: u64 = 0x9E37_79B9_7F4A_7C15;
 const ARRIVALS: u64 = 0x4152_5249_5641_4C53;
 const SERVICES: u64 = 0x5345_5256_4943_4553;
 

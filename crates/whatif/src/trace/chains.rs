@@ -3,7 +3,7 @@
 //! full speed, and a gap later; what is promised to one says nothing of the next.
 
 use super::{Class, Log, Submission, deadline, draw_classes};
-use keeptime_control::plant::Random;
+use keeptime_random::Random;
 
 /// Chains on `nodes` nodes that arrive at random intervals of up to `interval_most` seconds, until there
 /// are `count` sub-tasks.

@@ -5,8 +5,8 @@
 //! rounded up to the few values that users request.
 
 use super::{Class, Log, Submission, deadline, draw_classes};
-use keeptime_control::plant::Random;
 use keeptime_model::pattern::RANKS_MAX;
+use keeptime_random::Random;
 
 /// So many jobs on `nodes` nodes that ask for `load` of them while they are submitted. No job has more
 /// nodes than the broker gives one job.

@@ -4,7 +4,7 @@ pub mod chains;
 pub mod lublin;
 pub mod swf;
 
-use keeptime_control::plant::Random;
+use keeptime_random::Random;
 use serde::Serialize;
 
 /// One job of a log, in seconds since the log's start.

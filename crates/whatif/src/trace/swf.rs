@@ -1,8 +1,8 @@
 //! Logs in Standard Workload Format: a line of 18 numbers for each job, `;` before remarks.
 
 use super::{Class, Log, Submission, deadline, draw_classes};
-use keeptime_control::plant::Random;
 use keeptime_model::Invalid;
+use keeptime_random::Random;
 use std::fmt;
 
 /// Jobs that were passed over, by why.

@@ -8,9 +8,9 @@ use crate::link::Link;
 use crate::simulation::Fault;
 use crate::simulation::context::{Context, introduction};
 use crate::simulation::line::{Line, Pace};
-use crate::simulation::random::Random;
 use crate::streams::Stream;
 use crate::transport::{Broken, Ends};
+use keeptime_random::Random;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -146,11 +146,11 @@ impl World {
     fn arrival(&mut self) -> Duration {
         let is_late = self.is(Fault::LateCalls) && self.random.is_one_in(4);
         let most = if is_late { LATE_MOST } else { SHORT };
-        self.clock.now() + self.random.time(most)
+        self.clock.now() + self.time(most)
     }
 
     fn pace(&mut self) -> Pace {
-        let delay = self.random.time(Duration::from_millis(2));
+        let delay = self.time(Duration::from_millis(2));
         let rate = (20 + self.random.below(200)) << 20;
         let room = (32 + self.random.index(224)) << 10;
         Pace { delay, rate, room }

@@ -19,7 +19,7 @@ impl World {
     /// # Errors
     /// If something does not hold.
     pub(super) fn go_wrong(&mut self) -> Result<(), String> {
-        let Some(fault) = self.random.pick(&self.faults) else { return Ok(()) };
+        let Some(fault) = self.random.pick(&self.faults).copied() else { return Ok(()) };
         let (node, at) = (self.random.index(NODES), self.random.index(self.lines.len()));
         self.note(format!("{fault:?}, node {node}, connection {at}"));
         match fault {
@@ -40,7 +40,7 @@ impl World {
 
     /// Something happens to a connection, if there is one.
     fn harm(&mut self, at: usize, fault: Fault) {
-        let delay = self.random.time(MIDDLE);
+        let delay = self.time(MIDDLE);
         let Some(line) = self.lines.get_mut(at) else { return };
         match fault {
             Fault::Cut => match delay.as_nanos() % 3 {
@@ -62,7 +62,7 @@ impl World {
         if self.parted[parted].is_some_and(|until| now < until + REUNITED_LEAST) {
             return;
         }
-        let (time, is_told) = (self.random.time(PARTED_MOST), self.random.is_one_in(2));
+        let (time, is_told) = (self.time(PARTED_MOST), self.random.is_one_in(2));
         self.parted[parted] = Some(now + time);
         for line in self.lines.iter().filter(|line| pair(line.nodes) == parted) {
             if is_told {
@@ -87,7 +87,7 @@ impl World {
             resource.end(&context, &mut self.ledger)?;
         }
         self.ledger.gone(|sender| sender.context == context.id);
-        let until = self.clock.now() + self.random.time(REMEMBERED_MOST);
+        let until = self.clock.now() + self.time(REMEMBERED_MOST);
         if let Some(known) = self.directory.get_mut(&context.id) {
             known.until = Some(until);
         }
