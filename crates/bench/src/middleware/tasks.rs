@@ -4,7 +4,7 @@
 
 use super::LIGHT;
 use crate::quick;
-use keeptime_control::plant::Random;
+use fastrand::Rng;
 use keeptime_model::units::Nanos;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -130,7 +130,8 @@ impl Load {
     /// So many requests, in the order of their times. Of each value there are as many as the ratios say. Tasks
     /// come `times` as often as the load says: to a cluster that is so many times as large.
     pub fn requests(&self, count: usize, times: u32) -> Vec<SubTask> {
-        let mut random = Random::new(self.seed);
+        // By this generator as long as there are records: what ran on the lab is drawn again to be simulated.
+        let mut random = Rng::with_seed(self.seed);
         let interval_most = f64::from(self.interval_most) / f64::from(times);
         let mut requests = arrivals(count, interval_most, &mut random);
         let settings = self.settings(count, &mut random);
@@ -141,7 +142,7 @@ impl Load {
         requests
     }
 
-    fn settings(&self, count: usize, random: &mut Random) -> Vec<usize> {
+    fn settings(&self, count: usize, random: &mut Rng) -> Vec<usize> {
         match self.renderer {
             Renderer::Raycast => {
                 let is_first = |percent: u32| move |at| at < part(count, percent);
@@ -173,16 +174,16 @@ impl fmt::Display for Load {
     }
 }
 
-fn arrivals(count: usize, interval_most: f64, random: &mut Random) -> Vec<SubTask> {
+fn arrivals(count: usize, interval_most: f64, random: &mut Rng) -> Vec<SubTask> {
     let mut requests = Vec::with_capacity(count);
     let (mut arrived, mut task) = (0.0, 0);
     while requests.len() < count {
-        arrived += random.part() * interval_most;
+        arrived += random.f64() * interval_most;
         let mut at = arrived;
         for _ in 0..between(LENGTH, random) {
             let at_nanos = Nanos::from_millis((at * 1e3) as u64);
             requests.push(SubTask { task, at_nanos, setting: 0, within_percent: 0 });
-            at += random.part() * gap_most();
+            at += random.f64() * gap_most();
         }
         task += 1;
     }
@@ -196,8 +197,8 @@ fn gap_most() -> f64 {
 }
 
 /// A whole number from the first to the second, both included.
-fn between([least, most]: [u32; 2], random: &mut Random) -> u32 {
-    least + (random.part() * f64::from(most - least + 1)) as u32
+fn between([least, most]: [u32; 2], random: &mut Rng) -> u32 {
+    least + (random.f64() * f64::from(most - least + 1)) as u32
 }
 
 fn part(count: usize, percent: u32) -> usize {
@@ -205,10 +206,10 @@ fn part(count: usize, percent: u32) -> usize {
 }
 
 /// `card` of every place, shuffled.
-fn deck<T>(count: usize, random: &mut Random, card: impl Fn(usize) -> T) -> Vec<T> {
+fn deck<T>(count: usize, random: &mut Rng, card: impl Fn(usize) -> T) -> Vec<T> {
     let mut cards: Vec<_> = (0..count).map(card).collect();
     for last in (1..count).rev() {
-        cards.swap(last, (random.part() * (last + 1) as f64) as usize);
+        cards.swap(last, (random.f64() * (last + 1) as f64) as usize);
     }
     cards
 }
