@@ -2,37 +2,17 @@
 /* An answer that breaks off paces nothing: connections are paced as the whole one before it said. With the recorder that is
  * "torn", one rank. */
 #define _GNU_SOURCE
-#include "check.h"
+#include "connection.h"
 #include <keeptime_mpi.h>
 
-#include <arpa/inet.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 
 #define PACED 10000000UL
 
-/* One to a listener there, in whose queue it stays. */
-static int connection_to(const char *host)
-{
-	struct sockaddr_in address = { .sin_family = AF_INET };
-	socklen_t size = sizeof address;
-	int listener = socket(AF_INET, SOCK_STREAM, 0), caller = socket(AF_INET, SOCK_STREAM, 0);
-
-	CHECK(listener >= 0 && caller >= 0 && inet_pton(AF_INET, host, &address.sin_addr) == 1);
-	CHECK(!bind(listener, (struct sockaddr *)&address, sizeof address) && !listen(listener, 1));
-	CHECK(!getsockname(listener, (struct sockaddr *)&address, &size));
-	CHECK(!connect(caller, (struct sockaddr *)&address, sizeof address));
-	return caller;
-}
-
 static int is_paced(int connection)
 {
-	unsigned long rate = 0;
-	socklen_t size = sizeof rate;
-
-	CHECK(!getsockopt(connection, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &size));
-	return rate == PACED;
+	return rate_of(connection) == PACED;
 }
 
 static const keeptime_qos *granted(MPI_Comm communicator)

@@ -38,7 +38,7 @@ impl Sending {
         with_others: bool,
     ) -> Result<Sent, Broken> {
         match (self, payload, with_others) {
-            (Self::Memory(sender), payload, _) => sender.push(head, payload.as_bytes()),
+            (Self::Memory(sender), payload, _) => sender.send(head, payload.as_bytes()),
             (Self::Other(sender), Payload::Given(buffer), true) => {
                 sender.give_with_others(head, buffer)
             }

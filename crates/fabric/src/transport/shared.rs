@@ -176,22 +176,16 @@ impl Glance for SharedGlance {
     }
 }
 
-impl SharedSender {
-    /// [`Sender::send`].
+impl Sender for SharedSender {
+    // As in `halves`.
     #[inline(always)]
-    pub fn push(&mut self, head: &[u8; HEAD], payload: &[u8]) -> Result<Sent, Broken> {
+    fn send(&mut self, head: &[u8; HEAD], payload: &[u8]) -> Result<Sent, Broken> {
         match self.ring.push(head, payload) {
             Push::Full => return Ok(Sent::Full),
             Push::Done { wake: true } => ring_bell(&self.bell)?,
             Push::Done { wake: false } => {}
         }
         Ok(Sent::Whole)
-    }
-}
-
-impl Sender for SharedSender {
-    fn send(&mut self, head: &[u8; HEAD], payload: &[u8]) -> Result<Sent, Broken> {
-        self.push(head, payload)
     }
 
     fn flush(&mut self) -> Result<bool, Broken> {
