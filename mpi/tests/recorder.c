@@ -20,8 +20,11 @@
 #define ANSWER "{\"state\":\"granted\",\"reason\":\"\",\"wire_bits_per_second\":999000000000,\"burst_bytes\":6056,\"promised_nanos\":200000000}"
 #define UNDECIDED "{\"state\":\"waiting\",\"reason\":\"nothing is decided\",\"wire_bits_per_second\":0,\"burst_bytes\":0,\"promised_nanos\":0}"
 #define PACE "{\"address\":\"127.0.0.1\",\"bits_per_second\":80000000}"
-#define OTHER_PACE ",{\"address\":\"127.0.0.2\",\"bits_per_second\":80000000}"
-#define TORN "{\"mpi\":{\"answers\":[],\"pace\":[{\"address\":\"127.0.0.1\",\"bits_per_second\":8000},{\n"
+/* To where no launcher has connections, which would have their part of it. */
+#define OTHER_PACES                                                   \
+	",{\"address\":\"127.0.0.2\",\"bits_per_second\":80000000}" \
+	",{\"address\":\"127.0.0.3\",\"bits_per_second\":80000000}"
+#define TORN "{\"mpi\":{\"answers\":[],\"pace\":[{\"address\":\"127.0.0.2\",\"bits_per_second\":8000},{\n"
 #define PACES_MANY 5000
 #define REFUSED "{\"refused\":{\"reason\":\"messages of 666 bytes\"}}\n"
 
@@ -50,7 +53,7 @@ static void answer_each(FILE *out, int count, const char *answer, const char *ho
 	if (count && !strcmp(how, "many"))
 		pace_many(out);
 	if (count && !strcmp(how, "torn"))
-		fputs(OTHER_PACE, out);
+		fputs(OTHER_PACES, out);
 	fputs("]}}\n", out);
 }
 

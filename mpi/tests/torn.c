@@ -29,7 +29,7 @@ int main(int argc, char **argv)
 	struct timespec moment = { .tv_nsec = 10 * 1000 * 1000 };
 	keeptime_qos qos = KEEPTIME_QOS_INIT;
 	MPI_Comm copy;
-	int one = connection_to("127.0.0.1"), other = connection_to("127.0.0.2");
+	int one = connection_to("127.0.0.2"), other = connection_to("127.0.0.3");
 
 	MPI_Init(&argc, &argv);
 	qos.bandwidth_kbps = 1000;
