@@ -809,7 +809,7 @@ static int64_t work(void)
 
 		if (pace_count || was_pacing) {
 			pthread_mutex_unlock(&lock);
-			pacing_apply(paces, pace_count);
+			pacing_apply(paces, pace_count, now());
 			pthread_mutex_lock(&lock);
 		}
 		was_pacing = pace_count;
@@ -834,7 +834,7 @@ static void *keep(void *unused)
 	is_running = false;
 	pthread_cond_broadcast(&answered);
 	pthread_mutex_unlock(&lock);
-	pacing_apply(NULL, 0);
+	pacing_apply(NULL, 0, now());
 	return unused;
 }
 

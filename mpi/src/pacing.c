@@ -16,22 +16,34 @@
 #define PACE_BYTES_MIN 1000
 #define NOT_PACED (~0UL)
 
-/* Descriptors that were paced, as bits: an address is not enough to set them free again. */
-static unsigned char paced[1 << 17];
+/* Who has sent nothing for so long is idle: of what its destination has it keeps a part that lets it begin again, until it
+ * is looked at the next time. */
+#define IDLE_AFTER 1000000000ll
+#define IDLE_PART 32
 
-static bool was_paced(int descriptor)
-{
-	return descriptor < (int)sizeof paced * 8 && paced[descriptor / 8] >> descriptor % 8 & 1;
-}
+/* What is known of a descriptor since it was paced first: an address is not enough to set it free again, nor to tell who is
+ * idle. */
+struct past {
+	uint64_t cookie; /* the kernel's number of the socket: a descriptor may be another's by now */
+	uint64_t sent;   /* bytes, when it was looked at last */
+	int64_t sent_at; /* nanoseconds, when that had grown */
+	bool is_paced, is_idle;
+};
 
-static void note_paced(int descriptor, bool is_paced)
+static struct past pasts[1 << 17];
+
+/* Nothing of descriptors that are too many: these are paced for ever, and never idle. */
+static struct past *past_of(int descriptor)
 {
-	if (descriptor >= (int)sizeof paced * 8)
-		return;
-	if (is_paced)
-		paced[descriptor / 8] |= (unsigned char)(1 << descriptor % 8);
-	else
-		paced[descriptor / 8] &= (unsigned char)~(1 << descriptor % 8);
+	uint64_t cookie = 0;
+	socklen_t size = sizeof cookie;
+
+	if (descriptor >= (int)(sizeof pasts / sizeof *pasts) ||
+	    getsockopt(descriptor, SOL_SOCKET, SO_COOKIE, &cookie, &size))
+		return NULL;
+	if (pasts[descriptor].cookie != cookie)
+		pasts[descriptor] = (struct past){ .cookie = cookie };
+	return &pasts[descriptor];
 }
 
 static bool is_connection(int descriptor, struct connection *connection)
@@ -82,7 +94,7 @@ int pacing_connections(struct connection **list)
 struct destination {
 	uint32_t address; /* in network order */
 	uint64_t bits_per_second;
-	uint64_t connections;
+	uint64_t busy, idle;
 };
 
 static int by_address(const void *one, const void *other)
@@ -128,7 +140,50 @@ static void set_pace(int descriptor, unsigned long bytes_per_second)
 		   sizeof bytes_per_second);
 }
 
-void pacing_apply(const struct pace *paces, int count)
+/* Whether it is idle. */
+static bool look_at(int descriptor, int64_t time)
+{
+	struct past *past = past_of(descriptor);
+	struct tcp_info info = {0};
+	socklen_t size = sizeof info;
+
+	if (!past || getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size))
+		return false;
+	/* What waits for its turn is as good as sent. */
+	if (!past->is_paced || info.tcpi_bytes_sent != past->sent || info.tcpi_notsent_bytes) {
+		past->sent = info.tcpi_bytes_sent;
+		past->sent_at = time;
+	}
+	past->is_idle = time - past->sent_at >= IDLE_AFTER;
+	return past->is_idle;
+}
+
+/* Of one connection, in bytes a second. All together have what their destination has, whoever of them sends. A connection
+ * may have become another since they were counted. */
+static uint64_t share_of(const struct destination *to, bool is_idle)
+{
+	uint64_t bytes = to->bits_per_second / 8;
+	uint64_t kept = !to->idle ? 0 : to->busy ? bytes / IDLE_PART : bytes;
+	uint64_t part = is_idle ? kept : bytes - kept, among = is_idle ? to->idle : to->busy;
+
+	return among && part / among > PACE_BYTES_MIN ? part / among : PACE_BYTES_MIN;
+}
+
+static void pace(int descriptor, const struct destination *to)
+{
+	struct past *past = past_of(descriptor);
+
+	if (to)
+		set_pace(descriptor, share_of(to, past && past->is_idle));
+	else if (past && past->is_paced)
+		set_pace(descriptor, NOT_PACED);
+	if (past) {
+		past->is_paced = to;
+		past->is_idle &= past->is_paced;
+	}
+}
+
+void pacing_apply(const struct pace *paces, int count, int64_t time)
 {
 	struct destination *destinations = destinations_of(paces, count);
 	struct connection *all = NULL;
@@ -138,22 +193,10 @@ void pacing_apply(const struct pace *paces, int count)
 		struct destination *to = destination_of(&all[at], destinations, count);
 
 		if (to)
-			to->connections++;
+			*(look_at(all[at].descriptor, time) ? &to->idle : &to->busy) += 1;
 	}
-	for (int at = 0; at < connections; at++) {
-		const struct destination *to = destination_of(&all[at], destinations, count);
-		int descriptor = all[at].descriptor;
-
-		if (to) {
-			uint64_t bytes = to->bits_per_second / 8 / to->connections;
-
-			set_pace(descriptor, bytes > PACE_BYTES_MIN ? bytes : PACE_BYTES_MIN);
-			note_paced(descriptor, true);
-		} else if (was_paced(descriptor)) {
-			set_pace(descriptor, NOT_PACED);
-			note_paced(descriptor, false);
-		}
-	}
+	for (int at = 0; at < connections; at++)
+		pace(all[at].descriptor, destination_of(&all[at], destinations, count));
 	free(all);
 	free(destinations);
 }
