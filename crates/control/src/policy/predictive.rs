@@ -41,6 +41,17 @@ pub struct Predictive {
     before: Option<Seen>,
     awaited: Option<Awaited>,
     trials: Vec<Trial>,
+    /// What the share lacked at the last target that had a period as others have it.
+    #[serde(default)]
+    lacked: Option<Lacked>,
+}
+
+/// What a share lacked to give a target, or gave too much if that is below zero, in parts of full speed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Lacked {
+    target: f64,
+    by: f64,
 }
 
 /// A change whose effect has not been seen yet.
@@ -133,13 +144,15 @@ impl Predictive {
         }
         let had = aim.share_now.unwrap_or(setting.share);
         let gives = if self.window.is_empty() { before } else { self.window.mean() };
-        let lock = locked_against_loss(aim);
-        let share = match lock {
-            // The rate is what that period makes it.
-            Some(_) => aim.target,
-            None => band(aim).clamp(aim.target + taken_along(had - gives, before, aim.target)),
-        };
         let is_shared = aim.range.periods().contains(&setting.period);
+        if is_shared {
+            self.lacked = Some(Lacked { target: before, by: had - gives });
+        }
+        let lock = locked_against_loss(aim);
+        // In a locked period the rate is what that makes it, and tells nothing of others.
+        let lacking = self.lacked.filter(|_| lock.is_none());
+        let lacking = lacking.map_or(0.0, |lacked| lacked.taken_along(aim));
+        let share = band(aim).clamp(aim.target + lacking);
         let holds = aim.range.holds(share * aim.utilisation_least, setting.period);
         let same = (holds && is_shared && aim.is_followed).then_some(setting.period);
         let period = lock.or(same).unwrap_or_else(|| cheapest(aim));
@@ -266,6 +279,25 @@ impl Awaited {
     }
 }
 
+impl Lacked {
+    /// What a share will lack at the target of `aim`.
+    ///
+    /// Downwards that is in proportion: at nothing there is nothing of it. So it is upwards for a program that polls, which
+    /// loses a part of every slice to ranks that do not run just then. For one that sleeps it grows as the root: some of it
+    /// is an offset, and an error that is taken along to eight times the rate would be eight times as large. What was given
+    /// too much ends at full speed, where there is no more to give.
+    fn taken_along(self, aim: &Aim) -> f64 {
+        let times = aim.target / self.target;
+        let grows = match (times <= 1.0, self.by > 0.0) {
+            (true, _) => times,
+            (false, true) if sleeps(aim) => times.sqrt(),
+            (false, true) => times,
+            (false, false) => (1.0 - aim.target) / (1.0 - self.target),
+        };
+        self.by * grows
+    }
+}
+
 impl Slope {
     /// From what was before and after a change of the share.
     fn learn(&mut self, before: Option<Seen>, after: Seen) {
@@ -310,17 +342,6 @@ fn band(aim: &Aim) -> Band {
 /// Whether it may lose budget asleep.
 fn sleeps(aim: &Aim) -> bool {
     aim.sleeps && aim.utilisation_most <= SLEEPS_TO
-}
-
-/// Of what a share was seen to lack at the target `before`, or to give too much if that is below zero, what it will at `target`.
-///
-/// Downwards that is in proportion: at nothing there is nothing of it. Upwards what is lacking grows as the root: some of it is
-/// an offset, and an error that is taken along to eight times the rate would be eight times as large. What was given too much
-/// ends at full speed, where there is no more to give.
-fn taken_along(lacking: f64, before: f64, target: f64) -> f64 {
-    let times = target / before;
-    let grows = lacking > 0.0 || times <= 1.0;
-    lacking * if grows { times.min(times.sqrt()) } else { (1.0 - target) / (1.0 - before) }
 }
 
 /// The periods whose slices can be kept, the one that is expected to do best first.
@@ -699,11 +720,48 @@ mod tests {
     // communicates five times as long as it computes, 1.3 points at 30 %.
     #[test]
     fn what_is_given_too_much_ends_at_full_speed() {
-        assert!((taken_along(-0.013, 0.3, 0.6) + 0.013 * 4.0 / 7.0).abs() < 1e-9);
-        assert_eq!(taken_along(-0.013, 0.3, 1.0), 0.0);
-        assert!((taken_along(-0.013, 0.6, 0.3) + 0.0065).abs() < 1e-9);
-        assert!((taken_along(0.01, 0.2, 0.8) - 0.02).abs() < 1e-9);
-        assert_eq!(taken_along(-0.013, 1.0, 1.0), -0.013);
+        let taken = |by: f64, before: f64, target: f64| {
+            Lacked { target: before, by }.taken_along(&sleeper(target))
+        };
+        assert!((taken(-0.013, 0.3, 0.6) + 0.013 * 4.0 / 7.0).abs() < 1e-9);
+        assert_eq!(taken(-0.013, 0.3, 1.0), 0.0);
+        assert!((taken(-0.013, 0.6, 0.3) + 0.0065).abs() < 1e-9);
+        assert!((taken(0.01, 0.2, 0.8) - 0.02).abs() < 1e-9);
+        assert_eq!(taken(-0.013, 1.0, 1.0), -0.013);
+    }
+
+    // Goal: a part of every slice that is lost, as of programs that poll, is as large a part at another target.
+    #[test]
+    fn a_part_of_each_slice_is_taken_along_as_a_part() {
+        let lost = |aim: &Aim| Lacked { target: 0.2, by: 0.01 }.taken_along(aim);
+        let polls = Aim { sleeps: false, ..aim(0.6) };
+        let hardly_waits = aim(0.6);
+        assert!((lost(&polls) - 0.03).abs() < 1e-9 && lost(&polls) == lost(&hardly_waits));
+        assert!((lost(&Aim { target: 0.1, ..polls }) - 0.005).abs() < 1e-9);
+    }
+
+    // Goal: what a share lacks in periods as others have them is known again after a locked period, which tells nothing of
+    // it. Method: a sleeper that is given too much at low targets, which goes to half of full speed and back.
+    #[test]
+    fn what_was_learned_outlives_a_locked_period() {
+        let low = sleeper(0.1);
+        let mut policy = Predictive::default();
+        let mut setting = policy.start(&low);
+        for _ in 0..100 {
+            setting = policy.observe(&low, sample(setting.share + 0.008)).unwrap_or(setting);
+        }
+        let back = |policy: &mut Predictive| policy.retarget(0.5, &low).unwrap().share;
+        assert_eq!(
+            Some(policy.retarget(0.1, &sleeper(0.5)).unwrap().period),
+            locked(&sleeper(0.5))
+        );
+        for _ in 0..20 {
+            policy.observe(&sleeper(0.5), sample(0.503));
+        }
+        assert!((back(&mut policy) - setting.share).abs() < 0.002, "{setting:?}");
+        let mut fresh = Predictive::default();
+        fresh.start(&sleeper(0.5));
+        assert_eq!(back(&mut fresh), 0.1);
     }
 
     // Goal: whose full speed is not followed has the longer periods in which nodes lose less by clocks that differ, at a
