@@ -164,6 +164,7 @@ mod link;
 mod links;
 mod listen;
 mod mapping;
+mod patience;
 mod progress;
 mod ring;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! the others follow, each on its own, and are woken for what is theirs. A leader that leaves wakes
 //! a follower to lead.
 
+use crate::patience::Patience;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -25,7 +26,8 @@ pub enum Wait {
     Spin,
     /// It sleeps at once.
     Block,
-    /// It looks for so long, then sleeps.
+    /// It looks for so long, then sleeps. Where looking was in vain a few times, as when whoever is to answer needs the same
+    /// core, it sleeps at once, and looks now and then until that helps again.
     SpinFor(Duration),
 }
 
@@ -57,6 +59,7 @@ pub struct Progress {
     epoll: Epoll,
     bell: EventFd,
     wait: Wait,
+    patience: Patience,
     /// Held by the leader.
     lead: Mutex<Vec<EpollEvent>>,
     followers: Mutex<Vec<Arc<Parker>>>,
@@ -119,6 +122,7 @@ impl Progress {
             epoll,
             bell,
             wait,
+            patience: Patience::default(),
             lead,
             followers,
             follower_count,
@@ -166,7 +170,7 @@ impl Progress {
             return Some(done);
         }
         let mut view = work.view();
-        if let Some(done) = self.spin(work, &mut view, deadline, &mut ready) {
+        if let Some(done) = self.look_first(work, &mut view, deadline, &mut ready) {
             return done;
         }
         self.wait_asleep(work, &mut view, deadline, ready, enlist)
@@ -234,19 +238,41 @@ impl Progress {
         }
     }
 
-    /// Looks and looks. Returns nothing when it is time to sleep.
-    fn spin<W: Work, T>(
+    /// Looks for as long as threads wait without sleeping. Returns nothing when it is time to sleep.
+    fn look_first<W: Work, T>(
         &self,
         work: &W,
         view: &mut W::View,
         deadline: Option<Instant>,
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Option<Option<T>> {
-        let (ask_kernel, most) = match self.wait {
-            Wait::Spin => (true, FOREVER),
-            Wait::Block => (false, Duration::ZERO),
-            Wait::SpinFor(time) => (true, time),
+        let most = match self.wait {
+            Wait::Spin => FOREVER,
+            // Where there is one core alone, nothing comes meanwhile.
+            Wait::SpinFor(time) if self.cores > 1 && self.patience.looks() => time,
+            Wait::Block | Wait::SpinFor(_) => {
+                return self.spin(work, view, deadline, ready, None);
+            }
         };
+        let done = self.spin(work, view, deadline, ready, Some(most));
+        match done {
+            Some(Some(_)) => self.patience.found(),
+            None => self.patience.in_vain(),
+            Some(None) => {}
+        }
+        done
+    }
+
+    /// Looks and looks, for `most`, or once at what takes no system call. Returns nothing when it is time to sleep.
+    fn spin<W: Work, T>(
+        &self,
+        work: &W,
+        view: &mut W::View,
+        deadline: Option<Instant>,
+        ready: &mut impl FnMut() -> Option<T>,
+        most: Option<Duration>,
+    ) -> Option<Option<T>> {
+        let ask_kernel = most.is_some();
         // Most waits are over before it is time to look at the clock.
         let mut counted = None;
         let mut round = 0_u32;
@@ -263,9 +289,7 @@ impl Progress {
             {
                 return Some(Some(done));
             }
-            if !ask_kernel {
-                return None;
-            }
+            let Some(most) = most else { return None };
             if counted.is_none()
                 && (round >= ROUNDS_UNCOUNTED || SPINNING.load(Relaxed) >= self.cores)
             {
@@ -454,6 +478,7 @@ mod tests {
     #[derive(Default)]
     struct Quiet {
         signals: Cell<u32>,
+        asked: Cell<bool>,
     }
 
     impl Work for Quiet {
@@ -461,7 +486,8 @@ mod tests {
 
         fn view(&self) {}
 
-        fn poll(&self, _: &mut (), _: bool) -> usize {
+        fn poll(&self, _: &mut (), ask_kernel: bool) -> usize {
+            self.asked.set(self.asked.get() || ask_kernel);
             0
         }
 
@@ -497,5 +523,27 @@ mod tests {
         }
         let most = start.elapsed().as_nanos() / LOOK_EVERY.as_nanos() + 1;
         assert!(most >= 20, "{most} looks were due");
+    }
+
+    // Goal: who looks in vain again and again sleeps at once, unless it is to look for ever. Method: waits that nothing ends
+    // but their time, on several cores or one.
+    #[test]
+    fn looking_in_vain_ends() {
+        let looks = |wait: Wait, cores: usize| {
+            let progress = Progress { cores, ..Progress::new(wait).unwrap() };
+            let waits = 0..6;
+            let looked = waits.filter(|_| {
+                let work = Quiet::default();
+                let deadline = after(Duration::from_micros(500));
+                assert!(progress.wait(&work, Some(deadline), || None::<()>, |_| ()).is_none());
+                work.asked.get()
+            });
+            looked.count()
+        };
+        let short = Wait::SpinFor(Duration::from_nanos(1));
+        assert_eq!(looks(short, 2), 3);
+        assert_eq!(looks(short, 1), 0);
+        assert_eq!(looks(Wait::Block, 2), 0);
+        assert_eq!(looks(Wait::Spin, 1), 6);
     }
 }
