@@ -534,7 +534,7 @@ mod tests {
             let waits = 0..6;
             let looked = waits.filter(|_| {
                 let work = Quiet::default();
-                let deadline = after(Duration::from_micros(500));
+                let deadline = after(Duration::from_millis(30));
                 assert!(progress.wait(&work, Some(deadline), || None::<()>, |_| ()).is_none());
                 work.asked.get()
             });
