@@ -215,7 +215,7 @@ deb: build ## A Debian package of what `make install` and `make install-fabric` 
 
 install-fabric: build ## Install libkeeptime_fabric, its header and manual pages, and the daemon (PREFIX=/usr/local, FEATURES=)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig \
-	        $(SHARE)/man/man3 $(SHARE)/man/man7
+	        $(SHARE)/man/man1 $(SHARE)/man/man3 $(SHARE)/man/man7
 	install $(BUILT)/keeptime-fabricd $(DESTDIR)$(PREFIX)/bin
 	install -m 644 crates/fabric-c/include/keeptime_fabric.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(BUILT)/libkeeptime_fabric_c.a $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.a
@@ -225,6 +225,7 @@ install-fabric: build ## Install libkeeptime_fabric, its header and manual pages
 	$(READABLE) sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' \
 	        -e 's|@REQUIRES@|$(subst $(comma), ,$(FEATURES))|' crates/fabric-c/keeptime_fabric.pc.in \
 	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/keeptime_fabric.pc
+	install -m 644 crates/fabricd/man/*.1 $(SHARE)/man/man1
 	install -m 644 crates/fabric-c/man/*.3 $(SHARE)/man/man3
 	install -m 644 crates/fabric-c/man/*.7 $(SHARE)/man/man7
 

@@ -33,10 +33,11 @@ other nodes, by a key:
 Every daemon but the first is told one other, and learns of the rest from that
 one.";
 
-/// The fabric's daemon of a node: knows which resources there are, and keeps the memory of regions, which others read
-/// without asking the programs that write them. It publishes how busy the node is, for the broker's web sites above
-/// all. It answers `keeptime fabric ping` and `bench` as well. On a node with several networks it passes on what
-/// nodes that share none send each other.
+/// The fabric's daemon of a node: its resources, its regions, and what it passes on
+///
+/// It knows which resources there are, and keeps the memory of regions, which others read without asking the programs
+/// that write them. It publishes how busy the node is, for the broker's web sites above all. It answers `keeptime fabric
+/// ping` and `bench` as well. On a node with several networks it passes on what nodes that share none send each other.
 ///
 /// One runs on each node, until it is told to end by SIGTERM.
 #[derive(Debug, Parser)]
@@ -206,4 +207,26 @@ fn publish_load(
         tracing::warn!(%error, "no real-time schedule for the node's load: on a busy node it is old");
     }
     Ok(publisher)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use clap::CommandFactory;
+    use std::fs;
+
+    // Goal: the manual page says what the help says. `KEEPTIME_REWRITE=1 cargo test -p keeptime-fabricd --bins` writes it anew.
+    #[test]
+    fn manual_page_says_what_the_help_says() {
+        let mut page = Vec::new();
+        clap_mangen::Man::new(Arguments::command()).render(&mut page).unwrap();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("man/keeptime-fabricd.1");
+        if std::env::var_os("KEEPTIME_REWRITE").is_some() {
+            fs::write(&path, &page).unwrap();
+        }
+        let found = fs::read(&path).unwrap_or_default();
+        assert!(found == page, "{}: it is to be written anew (above)", path.display());
+    }
 }
