@@ -211,7 +211,7 @@ uninstall: ## Remove what `make install` and `make install-fabric` have installe
 	rm -rf $(DESTDIR)$(PREFIX)/lib/keeptime $(SHARE)/doc/keeptime
 
 deb: build ## A Debian package of what `make install` and `make install-fabric` install, in OUT
-	scripts/deb $(BUILT) $(OUT)
+	CARGO='$(CARGO)' scripts/deb $(BUILT) $(OUT)
 
 install-fabric: build ## Install libkeeptime_fabric, its header and manual pages, and the daemon (PREFIX=/usr/local, FEATURES=)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig \

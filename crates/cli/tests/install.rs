@@ -170,6 +170,19 @@ fn a_debian_package_has_what_is_installed_and_clears_the_host() {
     let mut unpack = Command::new("dpkg-deb");
     let control = out.path().join("control");
     assert!(unpack.arg("--control").arg(&package).arg(&control).status().unwrap().success());
+    let unpacked = out.path().join("unpacked");
+    let mut unpack = Command::new("dpkg-deb");
+    assert!(unpack.arg("--extract").arg(&package).arg(&unpacked).status().unwrap().success());
+    let document = |name| fs::read_to_string(unpacked.join("usr/share/doc/keeptime").join(name));
+    let copyright = document("copyright").unwrap();
+    let mit = fs::read_to_string(root().join("LICENSE-MIT")).unwrap();
+    assert!(copyright.contains("Apache-2.0") && copyright.ends_with(&mit), "{copyright}");
+    // One in the programs, one of the ledger alone, and one whose parts have a licence of their own.
+    let others = document("LICENSE-THIRD-PARTY").unwrap();
+    for text in ["\nclap ", "\nrusqlite ", "\nring ", "The fiat-crypto authors"] {
+        assert!(others.to_lowercase().contains(&text.to_lowercase()), "{text}: {others}");
+    }
+    assert!(!others.contains("\nkeeptime"), "{others}");
     let before_removal = fs::read_to_string(control.join("prerm")).unwrap();
     assert!(before_removal.contains("keeptime agent clear --config /etc/keeptime/agent.toml"));
 }
