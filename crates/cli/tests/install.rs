@@ -146,10 +146,16 @@ fn a_debian_package_has_what_is_installed_and_clears_the_host() {
         std::os::unix::fs::symlink(&path, all.path().join(path.file_name().unwrap())).unwrap();
     }
     let out = tempfile::tempdir().unwrap();
-    let mut script = by_the_careful(&root().join("scripts/deb"));
-    let output = script.arg(all.path()).arg(out.path()).arg("-Znone").output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let package = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
+    let make = || {
+        let mut script = by_the_careful(&root().join("scripts/deb"));
+        let output = script.arg(all.path()).arg(out.path()).arg("-Znone").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
+    };
+    let package = make();
+    // What is made first takes longer than a second, and files have other times then.
+    let first = fs::read(&package).unwrap();
+    assert!(fs::read(make()).unwrap() == first, "the same programs make another package");
     let said = |arguments: &[&str]| {
         let output = Command::new("dpkg-deb").args(arguments).arg(&package).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
