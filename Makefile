@@ -190,7 +190,7 @@ install: build ## Install keeptime, the units, manual pages, completions and doc
 	done
 	for built in mpi/build/*/libkeeptime_mpi.so; do \
 	    [ -e $$built ] || continue; mpi=$${built#mpi/build/}; mpi=$${mpi%/*}; \
-	    install -D $$built $(DESTDIR)$(PREFIX)/lib/keeptime/$$mpi/libkeeptime_mpi.so || exit 1; \
+	    install -D -m 644 $$built $(DESTDIR)$(PREFIX)/lib/keeptime/$$mpi/libkeeptime_mpi.so || exit 1; \
 	    install -D -m 644 mpi/keeptime_mpi.h $(DESTDIR)$(PREFIX)/include/keeptime_mpi.h || exit 1; \
 	done
 	[ ! -e slurm/build/keeptime.so ] || \
@@ -219,7 +219,7 @@ install-fabric: build ## Install libkeeptime_fabric, its header and manual pages
 	install $(BUILT)/keeptime-fabricd $(DESTDIR)$(PREFIX)/bin
 	install -m 644 crates/fabric-c/include/keeptime_fabric.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(BUILT)/libkeeptime_fabric_c.a $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.a
-	install $(BUILT)/libkeeptime_fabric_c.so $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so.0
+	install -m 644 $(BUILT)/libkeeptime_fabric_c.so $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so.0
 	ln -sf libkeeptime_fabric.so.0 $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so
 	-$(STRIP) $(DESTDIR)$(PREFIX)/bin/keeptime-fabricd $(addprefix $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.,a so.0)
 	$(READABLE) sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' \

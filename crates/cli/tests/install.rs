@@ -161,21 +161,15 @@ fn a_debian_package_has_what_is_installed_and_clears_the_host() {
         String::from_utf8(output.stdout).unwrap()
     };
     let contents = said(&["--contents"]);
-    for file in ["./usr/bin/keeptime", "./usr/bin/keeptime-fabricd", "/keeptime-agent.service"] {
+    for file in [
+        "./usr/bin/keeptime",
+        "./usr/bin/keeptime-fabricd",
+        "/keeptime-agent.service",
+        "/man1/keeptime-run.1.gz",
+        "/man1/keeptime-fabricd.1.gz",
+    ] {
         assert!(contents.contains(file), "{file}: {contents}");
     }
-    assert!(contents.lines().all(|line| line.contains("root/root")), "{contents}");
-    let is_everybodys = |line: &str| match line.as_bytes() {
-        [b'l', ..] => true,
-        mode => mode.get(4) == Some(&b'r') && mode.get(7) == Some(&b'r'),
-    };
-    assert!(contents.lines().all(is_everybodys), "{contents}");
-    let version = said(&["--field"]);
-    assert!(version.contains(&format!("Version: {}", env!("CARGO_PKG_VERSION"))), "{version}");
-    assert!(version.contains("libc6 (>= "), "{version}");
-    let mut unpack = Command::new("dpkg-deb");
-    let control = out.path().join("control");
-    assert!(unpack.arg("--control").arg(&package).arg(&control).status().unwrap().success());
     let unpacked = out.path().join("unpacked");
     let mut unpack = Command::new("dpkg-deb");
     assert!(unpack.arg("--extract").arg(&package).arg(&unpacked).status().unwrap().success());
@@ -189,12 +183,29 @@ fn a_debian_package_has_what_is_installed_and_clears_the_host() {
         assert!(others.to_lowercase().contains(&text.to_lowercase()), "{text}: {others}");
     }
     assert!(!others.contains("\nkeeptime"), "{others}");
+    assert!(contents.lines().all(|line| line.contains("root/root")), "{contents}");
+    let is_everybodys = |line: &str| match line.as_bytes() {
+        [b'l', ..] => true,
+        mode => mode.get(4) == Some(&b'r') && mode.get(7) == Some(&b'r'),
+    };
+    assert!(contents.lines().all(is_everybodys), "{contents}");
+    let version = said(&["--field"]);
+    assert!(version.contains(&format!("Version: {}", env!("CARGO_PKG_VERSION"))), "{version}");
+    assert!(version.contains("libc6 (>= "), "{version}");
+    // It makes the broker's user.
+    assert!(version.contains("systemd | "), "{version}");
+    let mut unpack = Command::new("dpkg-deb");
+    let control = out.path().join("control");
+    assert!(unpack.arg("--control").arg(&package).arg(&control).status().unwrap().success());
+    // A call in a script would be made while the library is there twice, in an upgrade.
+    let triggers = fs::read_to_string(control.join("triggers")).unwrap();
+    assert_eq!(triggers, "activate-noawait ldconfig\n");
     let before_removal = fs::read_to_string(control.join("prerm")).unwrap();
     assert!(before_removal.contains("keeptime agent clear --config /etc/keeptime/agent.toml"));
 }
 
-/// How the package's script before its removal ends, and what it calls, where the agent is in this `state` and `keeptime
-/// agent clear` ends with this `code`.
+/// How the package's script before its removal ends, and what it calls, where the agent is in this `state`, or in an
+/// `image`, and `keeptime agent clear` ends with this `code`.
 fn removed(state: &str, code: i32) -> (Option<i32>, Vec<String>) {
     removed_beside(None, state, code)
 }
@@ -212,8 +223,9 @@ fn removed_beside(plugin: Option<&str>, state: &str, code: i32) -> (Option<i32>,
         fs::create_dir(at("slurm")).unwrap();
         fs::write(at("slurm/plugstack.conf"), format!("# Plugins.\n{line}\n")).unwrap();
     }
+    let systemd = if state == "image" { at("not-there") } else { host.path().to_owned() };
     let script = script
-        .replace("/run/systemd/system", &host.path().display().to_string())
+        .replace("/run/systemd/system", &systemd.display().to_string())
         .replace("/etc/slurm", &at("slurm").display().to_string())
         .replace("/etc/keeptime/agent.toml", &at("agent.toml").display().to_string());
     fs::write(at("prerm"), script).unwrap();
@@ -258,4 +270,6 @@ fn a_package_whose_removal_is_refused_goes_on() {
     assert_eq!(removed_beside(Some(&left_out), "active", 0), done);
     assert_eq!(removed("inactive", 0), (Some(0), of(&[clear, end])));
     assert_eq!(removed("inactive", 1), (Some(1), of(&[clear])));
+    // There is nothing to clear but what belongs to the machine that makes the image.
+    assert_eq!(removed("image", 1), (Some(0), of(&[end])));
 }
