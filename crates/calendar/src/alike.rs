@@ -167,3 +167,22 @@ fn mix(word: u64) -> u64 {
 
 /// Parts of pi: any two numbers would do.
 const SEEDS: [u64; 2] = [0x243F_6A88_85A3_08D3, 0x1319_8A2E_0370_7344];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changes_while_nobody_asks_takes_no_more_and_more_memory() {
+        let mut alike = Alike::default();
+        let resource = ResourceId(0);
+        alike.add([(resource, 0, [])]);
+        for capacity in 0..3 * LISTED as u64 {
+            alike.resized(resource, capacity, capacity + 1);
+            assert!(alike.changed.len() <= LISTED);
+        }
+        alike.settle();
+        let groups = Vec::from_iter(alike.groups());
+        assert_eq!(groups, [&BTreeSet::from([BundleId(0)])]);
+    }
+}

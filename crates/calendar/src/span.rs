@@ -165,7 +165,8 @@ mod tests {
         let cut = |by| (of(3, 7).before(at(by)), of(3, 7).after(at(by)));
         assert_eq!(cut(5), (of(3, 5), of(5, 7)));
         assert!(cut(2).0.is_empty() && cut(2).1 == of(3, 7));
-        assert!(cut(7).0 == of(3, 7) && cut(9).1.is_empty());
+        assert!(cut(9).0 == of(3, 7) && cut(9).1.is_empty());
+        assert!(cut(7).0 == of(3, 7) && cut(7).1.is_empty() && !cut(7).0.is_empty());
         assert_eq!(Span::since(at(3)).after(at(5)), Span::since(at(5)));
     }
 }

@@ -345,6 +345,7 @@ mod tests {
         assert_eq!(table.least_free(span(3, 3)), 5);
         assert_eq!(table.earliest_fit(When::after(at(3), Nanos::new(0)), 99), Some(at(3)));
         assert_eq!(table.earliest_fit(When::after(at(3), Nanos::new(9)), 0), Some(at(3)));
+        assert_eq!(table.earliest_fit(When::after(at(3), Nanos::new(9)).until(at(2)), 0), None);
         assert_eq!(shown(&table), "[0, 2): 0 [2, 4): 10 [4, ..): 0");
     }
 
@@ -358,6 +359,7 @@ mod tests {
         assert_eq!(table.earliest_fit(ever, 4), Some(at(70)));
         assert_eq!(table.earliest_fit(ever, 7), None);
         assert_eq!(table.earliest_fit(ever.until(at(69)), 4), None);
+        assert_eq!(table.earliest_fit(ever.until(at(70)), 4), Some(at(70)));
         assert_eq!(table.next_change(at(70)), None);
         assert_eq!(shown(&table), "[0, 50): 0 [50, 60): 4 [60, 70): 7 [70, ..): 4");
     }
@@ -383,6 +385,30 @@ mod tests {
         let lack = table.add(span(0, 50), 50).unwrap_err();
         assert_eq!(lack, Lack { lacking: 40, first: at(10) });
         assert_eq!(lack.to_string(), "lacks 40 from 10 ns on");
+    }
+
+    #[test]
+    fn a_refused_change_tells_the_first_instant_and_the_worst_lack() {
+        let old = Slot { span: span(20, 30), amount: 10 };
+        let new = Slot { span: span(15, 35), amount: 50 };
+        for (before, after, lacking) in [(60, 90, 40), (95, 90, 45)] {
+            let mut table = SlotTable::new(100);
+            table.add(old.span, old.amount).unwrap();
+            table.add(span(10, 20), before).unwrap();
+            table.add(span(30, 40), after).unwrap();
+            assert_eq!(table.lack_in_place_of(old, new), Some(Lack { lacking, first: at(15) }));
+        }
+    }
+
+    #[test]
+    fn a_profile_ends_where_it_was_asked_to() {
+        let mut table = SlotTable::new(100);
+        table.add(span(10, 20), 60).unwrap();
+        let level = |from, to, used| Level { span: span(from, to), used };
+        let profile = |from, to| table.profile(span(from, to)).collect::<Vec<_>>();
+        assert_eq!(profile(5, 20), [level(5, 10, 0), level(10, 20, 60)]);
+        assert_eq!(profile(12, 21), [level(12, 20, 60), level(20, 21, 0)]);
+        assert_eq!(profile(12, 12), []);
     }
 
     #[test]
@@ -475,6 +501,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_table_becomes_small_again_when_most_is_taken_off() {
+        let entry = |i: u64| span(3 * i, 3 * i + 1);
+        for order in [Vec::from_iter(0..1_000), (0..1_000).rev().collect()] {
+            let mut table = SlotTable::new(1);
+            order.iter().for_each(|i| table.add(entry(*i), 1).unwrap());
+            let deep = table.root.check();
+            let gone = order.iter().filter(|i| !i.is_multiple_of(250));
+            gone.for_each(|i| table.remove(entry(*i), 1).unwrap());
+            let flat = table.root.check();
+            assert!(2 * flat <= deep, "{deep} {flat}");
+        }
+    }
+
     /// What is hard to search: many places that nearly fit. `words` are the lengths and heights.
     fn hard(shape: usize, words: &[u32], instants: u64) -> Vec<Slot> {
         let mut slots = Vec::new();
@@ -516,7 +556,10 @@ mod tests {
             questions in proptest::collection::vec(any::<[u32; 4]>(), 40..120),
         ) {
             let instants = 400;
-            let mut pair = TablePair::new(100, instants as usize);
+            // Beside all of it, a little that comes and goes everywhere at once.
+            let over = Slot { span: Span::since(FIRST), amount: 0 };
+            let mut pair = TablePair::new(103, instants as usize);
+            pair.add(over);
             hard(shape, &words, instants).into_iter().for_each(|slot| pair.add(slot));
             for [a, b, c, d] in questions {
                 let duration = [0, 1, 3, 5, 7, 8, 9, 10, 40, 41, u64::MAX, u64::from(b % 64)];
@@ -526,9 +569,13 @@ mod tests {
                 let when = if d.is_multiple_of(8) { when.until(at(after + u64::from(d >> 8) % 100)) } else { when };
                 pair.ask(when, amount[a as usize >> 8 & 7]);
                 pair.table.root.check();
+                if d.is_multiple_of(5) {
+                    pair.change(0, Slot { amount: u64::from(d >> 12) % 4, ..over });
+                    pair.table.root.check();
+                }
                 // One is taken off, now and then for good, and others may take its place.
-                if d.is_multiple_of(3) && pair.entries() > 0 {
-                    let old = pair.remove(d as usize % pair.entries());
+                if d.is_multiple_of(3) && pair.entries() > 1 {
+                    let old = pair.remove(1 + d as usize % (pair.entries() - 1));
                     pair.table.root.check();
                     pair.ask(when, amount[a as usize >> 8 & 7]);
                     let amount = old.amount.saturating_sub(u64::from(d >> 4 & 1));

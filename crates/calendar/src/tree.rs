@@ -574,7 +574,7 @@ impl Child {
         let kept = kept.iter().flat_map(Stairs::all);
         let last = self.notes.last().filter(|note| *note != Note::NOTHING);
         for note in last.chain(kept) {
-            assert!(note.most >= self.lowest, "{note:?}");
+            assert!((self.lowest..self.highest).contains(&note.most), "{note:?}");
             let amounts = steps.iter().map(|step| step.used.min(note.most));
             for most in amounts.filter(|most| *most < self.highest) {
                 let exact = Note::of_steps(&steps, 0, most, end);

@@ -162,7 +162,8 @@ impl TablePair {
         assert_eq!(found, expected, "{when:?} {amount}");
     }
 
-    fn change(&mut self, chosen: usize, new: Slot) {
+    /// Puts another entry in the place of one of them, if it fits.
+    pub fn change(&mut self, chosen: usize, new: Slot) {
         let old = self.slots[chosen];
         self.naive.take(old);
         let fits = self.naive.fits_in_place_of(old, new);
