@@ -257,6 +257,15 @@ mod tests {
         assert_eq!(refusal.to_string(), "the node has 10 % left, and 11 % was asked for");
     }
 
+    // Three times 943,718 of 2^20 are promised; 270 % in two whole processors and a part are one more than that.
+    #[test]
+    fn what_the_kernel_does_not_have_when_it_adds_up_is_not_promised() {
+        let bounds = Bounds::sched_deadline(3);
+        assert_eq!(bounds.admit(&[task(90, 9); 2], &[task(90, 9)]), Ok(CpuPpm::new(0)));
+        let refusal = bounds.admit(&[task(100, 9); 2], &[task(70, 9)]);
+        assert!(matches!(refusal, Err(Refusal::Full { .. })), "{refusal:?}");
+    }
+
     #[test]
     fn what_a_mechanism_does_not_keep_is_told() {
         let bounds = Bounds::sched_deadline(1);

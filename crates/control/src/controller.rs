@@ -650,6 +650,62 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_reports_seldom_is_waited_for_as_much_longer() {
+        let mut controller = started(50);
+        let mut now = 1_000;
+        for seconds in [1; 5].into_iter().chain([5; 60]) {
+            let to = now + 1_000 * seconds;
+            let used = [26, 13].map(|percent| at(10 * percent * seconds));
+            let report = Report::new(at(now), at(to), 5.0 * seconds as f64, &used).unwrap();
+            assert_eq!(controller.report(&report), Ok(None));
+            now = to;
+        }
+        controller.tick(at(now + 49_000));
+        assert_eq!(controller.view().health, Health::Steered);
+        controller.tick(at(now + 51_000));
+        assert_eq!(controller.view().health, Health::Unreported);
+    }
+
+    // Goal: shares stay proportional to what nodes use, within what was granted. Method: one node comes to need 1.6 times
+    // as much CPU for its work, and the rate is the target's all the while.
+    #[test]
+    fn schedules_follow_what_nodes_use_within_what_is_granted() {
+        let steered = |granted_ppm: Option<Vec<CpuPpm>>| {
+            let settings = Settings { granted_ppm, ..settings(50) };
+            let (mut controller, mut proposal) = Controller::start(settings, at(0)).unwrap();
+            for second in 1..300 {
+                let since = at(second * 1_000);
+                controller.resolve(proposal.sequence, Outcome::InForce { since });
+                let iteration = 2.0 * controller.settings().full_speed.iteration_seconds();
+                let from = at(second * 1_000 + 500);
+                let to = from.saturating_add(Nanos::from_secs_f64(iteration).unwrap());
+                let report = Report::new(from, to, 1.0, &[83, 26].map(at)).unwrap();
+                proposal = controller.report(&report).unwrap().unwrap_or(proposal);
+            }
+            controller
+        };
+        let free = steered(None);
+        let used = free.settings().full_speed.utilisations();
+        for (schedule, used) in free.view().schedules.iter().zip(used) {
+            let share = utilisation(schedule.cpu()) / used;
+            assert!((share - 0.5).abs() < 0.0201, "{share} of {used}");
+        }
+        let granted = [29, 15].map(CpuPpm::from_percent);
+        let bound = steered(Some(granted.to_vec())).view().schedules;
+        assert!(bound[0].cpu() == granted[0] && bound[1].cpu() <= granted[1], "{bound:?}");
+    }
+
+    #[test]
+    fn what_is_withdrawn_was_not_refused() {
+        let mut controller = started(50);
+        let proposal = told_twice(&mut controller, 1_000, 900).unwrap();
+        controller.resolve(proposal.sequence, Outcome::Withdrawn);
+        assert_eq!(controller.view().refused, 0);
+        // Nothing has to pass before it is proposed again.
+        assert!(controller.report(&iteration(3_000, 900)).unwrap().is_some());
+    }
+
+    #[test]
     fn a_rank_that_reports_for_too_many_is_refused() {
         let report = Report::new(at(1), at(2), 1.0, &[at(1)]).unwrap();
         assert_eq!(started(50).report(&report).unwrap_err().field, "used");
@@ -720,10 +776,13 @@ mod tests {
             assert_eq!(cpu(&next), cpu_floor(0.2 * 0.52));
             resumed.resolve(next.sequence, Outcome::Refused);
             // Nodes that are full are asked again, and not all the time.
-            assert_eq!(resumed.tick(at(30_000)), None);
-            let later = resumed.tick(at(32_000)).unwrap();
+            assert_eq!(resumed.tick(at(31_000)), None);
+            let again = resumed.tick(at(31_001)).unwrap();
+            resumed.resolve(again.sequence, Outcome::Refused);
+            assert_eq!(resumed.tick(at(32_000)), None);
+            let later = resumed.tick(at(42_000)).unwrap();
             assert_eq!(later.schedules, next.schedules);
-            resumed.resolve(later.sequence, Outcome::InForce { since: at(32_000) });
+            resumed.resolve(later.sequence, Outcome::InForce { since: at(42_000) });
             assert_eq!(resumed.tick(at(99_000)), None);
         }
     }

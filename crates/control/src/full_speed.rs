@@ -352,6 +352,15 @@ mod tests {
     }
 
     #[test]
+    fn a_program_polls_if_some_node_hardly_rests_and_is_followed_if_it_tells_what_it_computes() {
+        let full = |cpu: &[u32]| FullSpeed::new(10.0, &percent(cpu)).unwrap();
+        assert!(full(&[20, 90]).polls() && !full(&[89, 20]).polls());
+        let is_followed = |seconds| full(&[100]).computing(seconds).is_followed();
+        assert!(is_followed(0.001));
+        assert!(![0.0, -1.0, f64::NAN, f64::INFINITY].into_iter().any(is_followed));
+    }
+
+    #[test]
     fn calibration_is_the_mean_of_enough_reports() {
         let mut calibration = Calibration::new(2);
         assert_eq!(calibration.finish().unwrap_err().field, "reports at full speed");
