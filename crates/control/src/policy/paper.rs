@@ -130,6 +130,18 @@ mod tests {
     }
 
     #[test]
+    fn what_was_refused_is_tried_again_and_a_new_start_is_one() {
+        let mut search = PaperSearch::default();
+        let in_force = search.start(&aim(0.5));
+        for _ in 0..2 {
+            assert_eq!(millis(search.observe(&aim(0.5), sample(0.9))), Some(198));
+            search.refused(in_force);
+        }
+        search.observe(&aim(0.5), sample(0.9));
+        assert_eq!(search.start(&aim(0.5)), in_force);
+    }
+
+    #[test]
     fn the_utilisation_is_the_target_always() {
         let mut search = PaperSearch::default();
         assert_eq!(search.start(&aim(0.5)).share, 0.5);

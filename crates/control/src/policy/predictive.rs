@@ -881,6 +881,28 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_has_not_come_is_waited_for_twice() {
+        let mut awaited = Awaited { from: 0.3, to: None, patience: DELAY_MOST };
+        let mut lasts = |fraction, deviation| awaited.lasts(&aim(0.5), sample(fraction), deviation);
+        assert!(!lasts(0.45, 0.01), "it has come");
+        assert!(!lasts(0.3, 0.5), "nobody can tell");
+        assert_eq!([0.31, 0.25, 0.3].map(|fraction| lasts(fraction, 0.01)), [true, true, false]);
+    }
+
+    #[test]
+    fn how_much_the_rate_follows_the_share_is_learned_within_bounds() {
+        let learned = |answer: f64| {
+            let seen = |share, fraction| Seen { share, fraction, variance: 1e-6 };
+            let mut slope = Slope::default();
+            (0..20).for_each(|_| slope.learn(Some(seen(0.4, 0.4)), seen(0.5, 0.4 + answer)));
+            slope.value()
+        };
+        assert_eq!(Slope::default().value(), 1.0);
+        assert!((learned(0.08) - 0.8).abs() < 0.02, "{}", learned(0.08));
+        assert_eq!((learned(-0.2), learned(0.5)), (SLOPE_LEAST, SLOPE_MOST));
+    }
+
+    #[test]
     fn slices_that_cannot_be_kept_are_not_chosen() {
         let small = Aim { utilisation_least: 0.1, utilisation_most: 0.1, ..aim(0.1) };
         // 1 % of 10 ms would be 0.1 ms.
