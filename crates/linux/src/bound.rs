@@ -5,8 +5,8 @@
 //! attribute: the kernel keeps it as long as the process is borrowed, whatever becomes of the agent.
 
 use crate::cgroup::{
-    CgroupError, Group, Hierarchy, make_directory, move_into, read, refused, remove_directory,
-    retry,
+    CgroupError, Group, Hierarchy, make_directory, move_into, processes_below, read, refused,
+    remove_with_descendants, retry,
 };
 use crate::process::Identity;
 use std::collections::BTreeSet;
@@ -221,7 +221,7 @@ impl Group {
                 pids.iter().try_for_each(|pid| origin.take_back(&**hierarchy, *pid))?;
             }
         }
-        retry(|| remove_directory(directory))
+        retry(|| remove_with_descendants(directory))
     }
 }
 
@@ -340,10 +340,12 @@ fn inner_groups(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     Ok(entries.flatten().map(|entry| entry.path()).filter(is_ours).collect())
 }
 
+/// The processes in a group and in those inside, which its processes may have made.
 fn pids_in(directory: &Path) -> Result<Vec<i32>, CgroupError> {
-    let text = read(&directory.join("cgroup.procs"))?;
+    let mut pids = processes_below(directory)?;
     // 0 stands for a process of another process namespace, and for the caller where it is written.
-    Ok(text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect())
+    pids.retain(|pid| *pid > 0);
+    Ok(pids)
 }
 
 pub(crate) fn set_attribute(

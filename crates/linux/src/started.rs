@@ -7,7 +7,7 @@
 
 use crate::bound::{Origin, check_same};
 use crate::cgroup::{
-    CgroupError, Group, make_directory, move_into, refused, remove_directory, retry,
+    CgroupError, Group, make_directory, move_into, refused, remove_with_descendants, retry,
 };
 use crate::process::Identity;
 use std::io;
@@ -46,13 +46,13 @@ impl Group {
             Ok(()) => Ok(Started { name }),
             Err(error) => {
                 origin.map_or(Ok(()), |origin| self.put_back(&origin, pid))?;
-                retry(|| remove_directory(&inner))?;
+                retry(|| remove_with_descendants(&inner))?;
                 Err(error)
             }
         }
     }
 
-    /// Ends a command with all that it started. Nothing happens if it has ended.
+    /// Ends a command with all that it started, and with the groups that it made. Nothing happens if it has ended.
     ///
     /// # Errors
     /// If something does not end at once: it was killed, and asking again finds it gone.
@@ -62,8 +62,9 @@ impl Group {
             return Ok(());
         }
         inner.kill_within(PATIENCE)?;
-        // Not `Group::remove`: the job's own group may be empty, and stays.
-        retry(|| remove_directory(&self.in_version_2()?.join(&started.name)))
+        // Not `Group::remove`: the job's own group may be empty, and stays. And once: what the kernel is not done with is
+        // removed when this is asked again.
+        remove_with_descendants(&self.in_version_2()?.join(&started.name))
     }
 
     /// The group of the command that a process belongs to, if it belongs to one of this job.
@@ -97,3 +98,30 @@ const PREFIX: &str = "_command.";
 const COMMANDS_MAX: usize = 1_024;
 /// Who has it ended has others to answer.
 const PATIENCE: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::{Hierarchies, V1, V2};
+
+    // Goal: a command that has made groups, as containers' managers do, ends with them, and the job stays. Method: directories in
+    // the place of the kernel's groups.
+    #[test]
+    fn a_command_ends_with_the_groups_that_it_made() {
+        let (cpu, unified) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let job = unified.path().join("keeptime/n1/r1");
+        for made in ["_command.0/made/deeper", "_command.0/beside", "_command.1"] {
+            std::fs::create_dir_all(job.join(made)).unwrap();
+        }
+        std::fs::write(unified.path().join("cgroup.controllers"), "").unwrap();
+        let unified = V2::at(unified.path(), 0).unwrap();
+        let all = Hierarchies::of(Some(V1::at(cpu.path())), None, Some(unified)).unwrap();
+        let group = all.group("keeptime/n1/r1").unwrap();
+        let [first, second] = [0, 1].map(|number| Started { name: format!("{PREFIX}{number}") });
+        group.end(&first).unwrap();
+        group.end(&first).unwrap();
+        assert_eq!(group.children().unwrap().into_iter().collect::<Vec<_>>(), ["_command.1"]);
+        group.end(&second).unwrap();
+        assert!(job.is_dir());
+    }
+}

@@ -358,6 +358,31 @@ fn a_command_ends_with_all_that_it_started_and_no_other_does() {
     assert!(job.0.take_in(Identity { pid: i32::MAX, start: 0 }).unwrap_err().is_away());
 }
 
+// Goal: who makes groups of their own inside of the one that they have, as containers' managers do, ends and goes back as
+// everybody does. Method: a command and a borrowed process, each moved into such a group.
+#[test]
+fn those_who_made_groups_end_and_go_back_with_them() {
+    let _alone = alone();
+    let (Some(job), Some(root)) = (TestGroup::new("made"), cgroup_v2_root()) else { return };
+    let mut programs = [0, 1].map(|_| Program::shell("exec sleep 60"));
+    let group_of = |pid: i32| Group::path_with(pid).unwrap().unwrap();
+    let home = group_of(programs[1].pid());
+    let command = job.0.take_in(programs[0].identity()).unwrap();
+    job.0.borrow(programs[1].identity()).unwrap().unwrap();
+    for program in &programs {
+        let made = root.join(group_of(program.pid()).trim_start_matches('/')).join("made/deeper");
+        std::fs::create_dir_all(&made).unwrap();
+        std::fs::write(made.join("cgroup.procs"), program.pid().to_string()).unwrap();
+    }
+    let [first, second] = &mut programs;
+    wait_until("the end of the command", || job.0.end(&command).is_ok());
+    assert!(!first.0.wait().unwrap().success());
+    assert_eq!(job.0.borrowed().unwrap(), [second.pid()]);
+    job.0.give_back().unwrap();
+    assert_eq!(group_of(second.pid()), home);
+    assert!(job.0.children().unwrap().is_empty(), "{:?}", job.0.children());
+}
+
 /// The disk that a file's blocks are on, if it is a whole one.
 fn disk_of(file: &File) -> Option<DiskId> {
     let device = file.metadata().ok()?.dev();

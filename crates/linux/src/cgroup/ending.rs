@@ -1,7 +1,7 @@
 //! How a group ends: the processes in it first.
 
 use super::files::POLL_SPAN;
-use super::{CgroupError, Group, Hierarchy, move_into, remove_directory, retry, with_descendants};
+use super::{CgroupError, Group, Hierarchy, move_into, remove_with_descendants, retry};
 use crate::bound::ROUNDS;
 use crate::deadline;
 use std::path::Path;
@@ -74,9 +74,7 @@ impl Group {
     /// If processes are left in it.
     pub fn remove(&self) -> Result<(), CgroupError> {
         for directory in self.directories() {
-            for group in with_descendants(&directory)?.into_iter().rev() {
-                retry(|| remove_directory(&group))?;
-            }
+            retry(|| remove_with_descendants(&directory))?;
         }
         for hierarchy in self.hierarchies.all.iter() {
             for above in self.path.ancestors().skip(1).filter(|a| *a != Path::new("")) {

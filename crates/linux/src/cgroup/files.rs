@@ -75,6 +75,11 @@ pub(crate) fn remove_directory(directory: &Path) -> Result<(), CgroupError> {
     }
 }
 
+/// Removes a group with those inside; nothing happens if it is away.
+pub(crate) fn remove_with_descendants(directory: &Path) -> Result<(), CgroupError> {
+    with_descendants(directory)?.iter().rev().try_for_each(|group| remove_directory(group))
+}
+
 /// Tries again while somebody else changes the same groups, or processes are still ending.
 pub(crate) fn retry(
     mut action: impl FnMut() -> Result<(), CgroupError>,
