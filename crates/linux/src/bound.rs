@@ -128,9 +128,8 @@ impl Group {
     /// Where a process is; nothing if it is in this group.
     pub(crate) fn origin_of(&self, pid: i32) -> Result<Option<Origin>, CgroupError> {
         let origin = Origin::of(pid)?;
-        let path = origin.path(None).unwrap_or_default();
-        let is_here = Path::new(path.trim_start_matches('/')).starts_with(self.path());
-        Ok((!is_here).then_some(origin))
+        let is_elsewhere = origin.below(self.path()).is_none();
+        Ok(is_elsewhere.then_some(origin))
     }
 
     /// Moves a process to where it, or one with its number, was.
@@ -159,8 +158,8 @@ impl Group {
     /// The group inside in which a process is that was taken in.
     fn inner_of(&self, pid: i32) -> Result<Option<PathBuf>, CgroupError> {
         let origin = Origin::of(pid)?;
-        let inner = origin.path(None).and_then(|path| inner_name(self.path(), path));
-        inner.map(|name| Ok(self.in_version_2()?.join(name))).transpose()
+        let name = origin.inside(self.path(), PREFIX);
+        name.map(|name| Ok(self.in_version_2()?.join(name))).transpose()
     }
 
     /// The processes that were taken in, and those that they started since.
@@ -241,6 +240,19 @@ impl Origin {
         })
     }
 
+    /// Where it is from `group` of version 2 on; nothing if it is not in there. Whoever has groups of their own can give them
+    /// any names, those of one of ours, too, from its path's first to its last.
+    fn below(&self, group: &Path) -> Option<&Path> {
+        let path = self.path(None)?.trim_start_matches('/');
+        Path::new(path).strip_prefix(group).ok()
+    }
+
+    /// The group right inside of `group` that it is in, if the name of that begins so.
+    pub(crate) fn inside(&self, group: &Path, prefix: &str) -> Option<&str> {
+        let name = self.below(group)?.components().next()?.as_os_str().to_str()?;
+        name.starts_with(prefix).then_some(name)
+    }
+
     fn take_back(&self, hierarchy: &dyn Hierarchy, pid: i32) -> Result<(), CgroupError> {
         let path = self.path(hierarchy.controller()).unwrap_or_default();
         let home = hierarchy.root().join(path.trim_start_matches('/'));
@@ -319,13 +331,6 @@ fn make_group(directory: &Path) -> Result<Option<PathBuf>, CgroupError> {
         }
     }
     Ok(None)
-}
-
-/// The group of those taken in, inside of `group`, that the path of a process names; nothing if it names none.
-fn inner_name<'a>(group: &Path, path: &'a str) -> Option<&'a str> {
-    let below = Path::new(path.trim_start_matches('/')).strip_prefix(group).ok()?;
-    let name = below.components().next()?.as_os_str().to_str()?;
-    name.starts_with(PREFIX).then_some(name)
 }
 
 fn inner_groups(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
@@ -507,16 +512,24 @@ mod tests {
         assert_eq!(there.unwrap(), "8");
     }
 
+    // Whose group a process is in decides to whom it goes back, and who ends with it: no other path will do, such as one of a
+    // delegated group in which somebody made all of ours anew.
     #[test]
-    fn the_group_of_those_taken_in_is_known_by_its_path() {
-        let name = |path| inner_name(Path::new("keeptime/n1/r1"), path);
-        assert_eq!(name("/keeptime/n1/r1/_borrowed.3"), Some("_borrowed.3"));
-        assert_eq!(name("/keeptime/n1/r1/_borrowed.3/inside"), Some("_borrowed.3"));
-        for other in
-            ["/keeptime/n1/r1", "/keeptime/n1/r1/_command.0", "/keeptime/n1/r12/_borrowed.3"]
-        {
-            assert_eq!(name(other), None);
+    fn who_is_in_a_group_of_ours_is_known_by_its_whole_path() {
+        let group = Path::new("keeptime/n1/r1");
+        let at = |path: &str| Origin(format!("2:cpu:/\n0::{path}\n"));
+        let name = |path: &str| at(path).inside(group, PREFIX).map(str::to_owned);
+        let is_here = |path: &str| at(path).below(group).is_some();
+        for path in ["/keeptime/n1/r1/_borrowed.3", "/keeptime/n1/r1/_borrowed.3/inside"] {
+            assert_eq!((name(path).as_deref(), is_here(path)), (Some("_borrowed.3"), true));
         }
+        for path in ["/keeptime/n1/r1", "/keeptime/n1/r1/_command.0"] {
+            assert_eq!((name(path), is_here(path)), (None, true));
+        }
+        for path in ["/keeptime/n1/r12/_borrowed.3", "/own/keeptime/n1/r1/_borrowed.3", "/"] {
+            assert_eq!((name(path), is_here(path)), (None, false));
+        }
+        assert_eq!(Origin("2:cpu:/keeptime/n1/r1\n".into()).below(group), None);
     }
 
     proptest! {

@@ -69,13 +69,7 @@ impl Group {
 
     /// The group of the command that a process belongs to, if it belongs to one of this job.
     fn command_of(&self, pid: i32) -> Result<Option<String>, CgroupError> {
-        let origin = Origin::of(pid)?;
-        let path = origin.path(None).unwrap_or_default();
-        let Some((_, inner)) = path.split_once(&format!("/{}/", self.path().display())) else {
-            return Ok(None);
-        };
-        let name = inner.split('/').next().filter(|name| name.starts_with(PREFIX));
-        Ok(name.map(str::to_owned))
+        Ok(Origin::of(pid)?.inside(self.path(), PREFIX).map(str::to_owned))
     }
 }
 

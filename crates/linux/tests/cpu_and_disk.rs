@@ -358,6 +358,24 @@ fn a_command_ends_with_all_that_it_started_and_no_other_does() {
     assert!(job.0.take_in(Identity { pid: i32::MAX, start: 0 }).unwrap_err().is_away());
 }
 
+// Goal: nobody is taken for a command that somebody else has started. Method: a process in a group whose path goes on, from
+// somewhere on, as that of a command of this job.
+#[test]
+fn who_is_in_a_group_with_the_name_of_a_command_is_none_of_it() {
+    let _alone = alone();
+    let (Some(job), Some(root)) = (TestGroup::new("named"), cgroup_v2_root()) else { return };
+    let Some(other) = TestGroup::new("others") else { return };
+    let programs = [0, 1].map(|_| Program::shell("exec sleep 60"));
+    let first = job.0.take_in(programs[0].identity()).unwrap();
+    let path = Group::path_with(programs[0].pid()).unwrap().unwrap();
+    let alike = root.join(other.0.path()).join(path.trim_start_matches('/'));
+    std::fs::create_dir_all(&alike).unwrap();
+    std::fs::write(alike.join("cgroup.procs"), programs[1].pid().to_string()).unwrap();
+    let second = job.0.take_in(programs[1].identity()).unwrap();
+    assert_ne!(first, second);
+    assert_eq!(job.0.pids().unwrap().len(), 2);
+}
+
 // Goal: who makes groups of their own inside of the one that they have, as containers' managers do, ends and goes back as
 // everybody does. Method: a command and a borrowed process, each moved into such a group.
 #[test]
