@@ -5,7 +5,7 @@
 //! attribute: the kernel keeps it as long as the process is borrowed, whatever becomes of the agent.
 
 use crate::cgroup::{
-    CgroupError, Group, Hierarchy, make_directory, move_into, processes_below, read, refused,
+    CgroupError, Group, Hierarchy, make_numbered, move_into, processes_below, read, refused,
     remove_with_descendants, retry,
 };
 use crate::process::Identity;
@@ -311,26 +311,18 @@ fn take_along(inner: &Path, directory: &Path) -> Result<(), CgroupError> {
 
 /// Makes a group inside with a name that no other has. Those whose processes have all ended make room where there is none.
 fn new_group(directory: &Path) -> Result<PathBuf, CgroupError> {
-    if let Some(inner) = make_group(directory)? {
-        return Ok(inner);
-    }
-    for inner in inner_groups(directory)? {
-        // The kernel removes none that has processes.
-        let _ = std::fs::remove_dir(&inner);
+    let make = || make_numbered(directory, PREFIX, BORROWED_MAX);
+    let mut made = make()?;
+    if made.is_none() {
+        for inner in inner_groups(directory)? {
+            // The kernel removes none that has processes.
+            let _ = std::fs::remove_dir(&inner);
+        }
+        made = make()?;
     }
     let full = || io::Error::other(format!("{BORROWED_MAX} processes were taken in already"));
-    make_group(directory)?.ok_or_else(|| refused("mkdir", directory)(full()))
-}
-
-/// The same where a name is left.
-fn make_group(directory: &Path) -> Result<Option<PathBuf>, CgroupError> {
-    for number in 0..BORROWED_MAX {
-        let inner = directory.join(format!("{PREFIX}{number}"));
-        if make_directory(&inner)? {
-            return Ok(Some(inner));
-        }
-    }
-    Ok(None)
+    let name = made.ok_or_else(|| refused("mkdir", directory)(full()))?;
+    Ok(directory.join(name))
 }
 
 fn inner_groups(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {

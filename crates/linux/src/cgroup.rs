@@ -27,8 +27,8 @@ pub use v2::V2;
 
 pub(crate) use error::refused;
 pub(crate) use files::{
-    make_directory, move_into, parse_number, processes_below, read, remove_directory,
-    remove_with_descendants, retry, with_descendants, write,
+    make_directory, make_numbered, move_into, parse_number, processes_below, read,
+    remove_directory, remove_with_descendants, retry, with_descendants, write,
 };
 
 use crate::bound::{attribute, set_attribute};

@@ -7,11 +7,11 @@
 
 use crate::bound::{Origin, check_same};
 use crate::cgroup::{
-    CgroupError, Group, make_directory, move_into, refused, remove_with_descendants, retry,
+    CgroupError, Group, make_numbered, move_into, refused, remove_with_descendants, retry,
 };
 use crate::process::Identity;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// A command of a job, with all that it started since.
@@ -34,7 +34,8 @@ impl Group {
             return Ok(Started { name });
         }
         let origin = self.origin_of(pid)?;
-        let (name, inner) = new_group(&directory)?;
+        let name = new_group(&directory)?;
+        let inner = directory.join(&name);
         // What is not limited in version 2 is by the others: in these it is simply the job's.
         let others = self.hierarchies().iter().filter(|h| h.controller().is_some());
         let mut others = others.map(|h| h.root().join(self.path()));
@@ -74,16 +75,10 @@ impl Group {
 }
 
 /// Makes a group inside with a name that no other has.
-fn new_group(directory: &Path) -> Result<(String, PathBuf), CgroupError> {
-    for number in 0..COMMANDS_MAX {
-        let name = format!("{PREFIX}{number}");
-        let inner = directory.join(&name);
-        if make_directory(&inner)? {
-            return Ok((name, inner));
-        }
-    }
-    let full = io::Error::other(format!("{COMMANDS_MAX} commands were started already"));
-    Err(refused("mkdir", directory)(full))
+fn new_group(directory: &Path) -> Result<String, CgroupError> {
+    let full = || io::Error::other(format!("{COMMANDS_MAX} commands were started already"));
+    let made = make_numbered(directory, PREFIX, COMMANDS_MAX)?;
+    made.ok_or_else(|| refused("mkdir", directory)(full()))
 }
 
 /// No job's program makes groups with this name: they are inside of a job's group.
