@@ -56,10 +56,9 @@ impl<E: Enforcer> Agent<E> {
         if let Requester::User { name, .. } = requester {
             self.check_of(job, name).map_err(BindError::Refused)?;
         }
-        self.begun(job)?;
+        self.enforced(job)?;
         let started = self.enforcer.start(job, process, requester.user_id())?;
-        // It has the job's schedule at once.
-        self.reconcile_for(job).map_err(BindError::Failed)?;
+        self.schedule_at_once(job);
         let device = self.enforcer.device().map(str::to_owned);
         Ok((Place { node: self.node.clone(), device }, started))
     }
@@ -84,9 +83,10 @@ impl<E: Enforcer> Agent<E> {
             let reason = format!("{} processes at once; at most {BOUND_MAX}", processes.len());
             return Response::Refused { reason };
         }
-        let bound = self.begun(job).and_then(|_| self.enforcer.bind(job, &processes, user));
-        // What was bound has the job's schedule at once.
-        let bound = bound.and_then(|()| self.reconcile_for(job).map_err(BindError::Failed));
+        let bound = self.enforced(job).and_then(|()| self.enforcer.bind(job, &processes, user));
+        if bound.is_ok() {
+            self.schedule_at_once(job);
+        }
         response(bound)
     }
 
@@ -138,7 +138,19 @@ impl<E: Enforcer> Agent<E> {
         self.restrained.get(job).copied()
     }
 
-    /// A job that is enforced now.
+    /// That a job has begun and the kernel agrees: who is told that it does not has moved nobody.
+    fn enforced(&mut self, job: &Name) -> Result<(), BindError> {
+        self.begun(job)?;
+        self.reconcile_for(job).map_err(BindError::Failed)
+    }
+
+    /// What has come to a job has its schedule at once. It belongs to the job whatever the kernel says; the next tick tries again,
+    /// and tells it.
+    fn schedule_at_once(&mut self, job: &Name) {
+        let _ = self.reconcile_for(job);
+    }
+
+    /// A job that is to be enforced now.
     fn begun(&self, job: &Name) -> Result<Assignment, BindError> {
         if !self.book.assignments().contains_key(job) {
             return Err(BindError::Refused(Refusal::Unknown { job: job.clone() }.to_string()));
@@ -181,6 +193,30 @@ mod tests {
         assert_eq!(agent.answer(bind(most), ROOT, at(1)), Response::Done);
         let each: Vec<u32> = (2..most + 2).collect();
         assert_eq!(agent.enforcer.1, [(job.clone(), each, None)]);
+    }
+
+    // Goal: who is told that something failed finds all as before, and what was done is not called failed, so that it ends with its
+    // job or its connection. Method: jobs that the kernel does not take, or no more as soon as something belongs to them.
+    #[test]
+    fn what_failed_has_moved_nobody_and_what_came_to_a_job_is_its_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        for job in ["odd", "late"] {
+            let book = agent.book.with(assignment(job, 9), &agent.capacity, at(1)).unwrap();
+            agent.remember(book).unwrap();
+        }
+        let failed = Response::Failed { error: "no group for odd".into() };
+        for (job, answer, belongs) in [("odd", failed, false), ("late", Response::Done, true)] {
+            let job: Name = job.parse().unwrap();
+            let bind = Request::Bind { job: job.clone(), processes: vec![9] };
+            assert_eq!(agent.answer(bind, ROOT, at(1)), answer);
+            assert_eq!(!agent.enforcer.1.is_empty(), belongs);
+            agent.enforcer.1.clear();
+            assert_eq!(agent.start_command(&job, 9, ROOT, at(1)).is_ok(), belongs);
+            assert_eq!(!agent.enforcer.1.is_empty(), belongs);
+        }
+        let told = agent.tick(at(2)).unwrap_err().to_string();
+        assert!(told.contains("too much in late"), "{told}");
     }
 
     #[test]

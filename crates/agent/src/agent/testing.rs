@@ -15,7 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tempfile::TempDir;
 
 /// A kernel that holds a set of jobs, goes no further at one whose name starts with `bad`, panics at one whose name starts
-/// with `bug`, and leaves out those whose names start with `odd`; and what was bound to which job for whom.
+/// with `bug`, leaves out those whose names start with `odd`, and does not agree to those whose names start with `late` once
+/// something was bound to them; and what was bound to which job for whom.
 #[derive(Debug, Default)]
 pub(crate) struct FakeKernel(
     pub(super) BTreeMap<Name, Assignment>,
@@ -38,6 +39,9 @@ impl Enforcer for FakeKernel {
             if job.as_str().starts_with("odd") {
                 failures.note(job, Err(format!("no group for {job}")));
                 continue;
+            }
+            if job.as_str().starts_with("late") && self.1.iter().any(|(bound, ..)| bound == job) {
+                failures.note(job, Err(format!("too much in {job}")));
             }
             self.0.insert(job.clone(), assignment.clone());
         }
