@@ -4,6 +4,7 @@
 mod agreement;
 mod members;
 mod requester;
+mod restraints;
 mod status;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -19,8 +20,9 @@ use keeptime_model::assignment::Assignment;
 use keeptime_model::capability::{Capabilities, Guarantee};
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
-use keeptime_model::units::{CpuPpm, WallTime};
-use std::collections::{BTreeMap, BTreeSet};
+use keeptime_model::units::WallTime;
+use restraints::Restraints;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// One node's agent.
@@ -34,9 +36,7 @@ pub struct Agent<E> {
     store: Store,
     enforcer: E,
     programs: Arc<Programs>,
-    /// The CPU that jobs use at most, where that is less than they were assigned. Not recorded: they have
-    /// all of it when in doubt.
-    restrained: BTreeMap<Name, CpuPpm>,
+    restraints: Restraints,
     since: WallTime,
     /// The time that was told last. Clocks are set back, too.
     now: WallTime,
@@ -60,7 +60,7 @@ impl<E: Enforcer> Agent<E> {
         // What the kernel enforces had begun for the agent before this one.
         let enforced = enforcer.enforced();
         let book = store.load_beside(&enforced)?;
-        let (programs, restrained) = Default::default();
+        let (programs, restraints) = Default::default();
         let begun = book.assignments().values().filter(|a| enforced.contains(&a.job));
         let begun = begun.map(|a| (a.job.clone(), a.from_unix_nanos)).collect();
         let mut agent = Self {
@@ -71,7 +71,7 @@ impl<E: Enforcer> Agent<E> {
             store,
             enforcer,
             programs,
-            restrained,
+            restraints,
             since: now,
             now,
             come: Come { begun, ..Come::default() },
@@ -126,7 +126,10 @@ impl<E: Enforcer> Agent<E> {
                 };
                 return self.told_of(&job, used);
             }
-            Request::Mpi(_) | Request::MpiProgress { .. } | Request::Start { .. } => {
+            Request::Mpi(_)
+            | Request::MpiProgress { .. }
+            | Request::Start { .. }
+            | Request::Restrain { .. } => {
                 let reason = "a program asks on a connection of its own".into();
                 return Response::Refused { reason };
             }
@@ -136,7 +139,6 @@ impl<E: Enforcer> Agent<E> {
             Request::BindFlow { job, flow } => {
                 return self.bind_flow(&job, &flow, requester.user_id());
             }
-            Request::Restrain { job, cpu_ppm } => return self.restrain(job, cpu_ppm),
             Request::Enforce(assignment) => {
                 if let Err(error) = self.check(&assignment) {
                     return error.into();

@@ -213,6 +213,11 @@ impl Visit {
         courses.insert(self.number, Course { job, last, before });
     }
 
+    /// That of its connection: no two have the same.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Whether it is known how far the rank is: it told that, and its job is still there.
     pub fn has_course(&self) -> bool {
         self.programs.courses().contains_key(&self.number)

@@ -13,10 +13,9 @@ use keeptime_linux::syscall::SyscallError;
 use keeptime_linux::{users, vital};
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
-use keeptime_model::units::CpuPpm;
 use keeptime_mpiqos::wire::{Answer, RankAnswer, Report};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, BufReader};
 use std::num::NonZero;
@@ -165,7 +164,8 @@ fn converse<E: Enforcer>(
 ) -> io::Result<()> {
     let process = getsockopt(&stream, PeerCredentials)?.pid();
     let visit = lock(agent).programs().visit();
-    let mut lasting = Lasting { agent, started: Vec::new(), restrained: BTreeMap::new() };
+    let (started, restrained) = (Vec::new(), BTreeSet::new());
+    let mut lasting = Lasting { agent, visit: &visit, started, restrained };
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
@@ -208,10 +208,10 @@ fn converse<E: Enforcer>(
                 }
             }
             Ok(Request::Restrain { job, cpu_ppm }) => {
-                let request = Request::Restrain { job: job.clone(), cpu_ppm };
-                let response = lock(agent).answer(request, requester, now());
+                let mut agent = lock(agent);
+                let response = agent.restrain(&job, cpu_ppm, &visit, requester, now());
                 if response == Response::Done {
-                    lasting.restrained.insert(job, cpu_ppm);
+                    lasting.restrained.insert(job);
                 }
                 response
             }
@@ -249,9 +249,9 @@ fn answer_rank<E: Enforcer>(
 /// What lasts as long as a connection: commands of jobs, and that jobs are restrained.
 struct Lasting<'a, E: Enforcer> {
     agent: &'a Mutex<Agent<E>>,
+    visit: &'a Visit,
     started: Vec<(Name, Started)>,
-    /// The CPU of each job, as it was asked for last.
-    restrained: BTreeMap<Name, CpuPpm>,
+    restrained: BTreeSet<Name>,
 }
 
 impl<E: Enforcer> Lasting<'_, E> {
@@ -260,7 +260,7 @@ impl<E: Enforcer> Lasting<'_, E> {
         let agent = lock(self.agent);
         let is_there = |job: &Name| agent.assignments().any(|assigned| assigned.job == *job);
         let started = self.started.iter().map(|(job, _)| job);
-        started.chain(self.restrained.keys()).any(is_there)
+        started.chain(&self.restrained).any(is_there)
     }
 
     /// Ends a command. Others are answered between two tries.
@@ -277,8 +277,8 @@ impl<E: Enforcer> Lasting<'_, E> {
 
 impl<E: Enforcer> Drop for Lasting<'_, E> {
     fn drop(&mut self) {
-        for (job, cpu) in &self.restrained {
-            lock(self.agent).lift(job, *cpu);
+        if !self.restrained.is_empty() {
+            lock(self.agent).lift(self.visit);
         }
         for (job, command) in &self.started {
             if let Err(error) = self.end(job, command) {
@@ -319,7 +319,7 @@ mod tests {
     use crate::store::Store;
     use keeptime_model::assignment::Assignment;
     use keeptime_model::pattern::RANKS_MAX;
-    use keeptime_model::units::Nanos;
+    use keeptime_model::units::{CpuPpm, Nanos};
     use keeptime_mpiqos::wire::Progress;
     use nix::sys::signal::Signal;
     use serde_json::json;

@@ -52,7 +52,7 @@ pub enum Request {
     },
     /// Have the job use at most so much of the CPU that it was assigned, until something else is said: what
     /// it does not need is lent to who has none. All of it, or more, ends that; so does the end of this connection, or of the
-    /// agent.
+    /// agent. Of several connections that have said so and are there, the last counts.
     Restrain {
         /// The job, which must have begun.
         job: Name,

@@ -42,9 +42,9 @@ impl<E: Enforcer> Agent<E> {
     pub(super) fn reconcile(&mut self) -> Result<(), Failures> {
         let mut wanted = self.wanted();
         self.come = self.book.come(&wanted);
-        for (job, most) in &self.restrained {
-            if let Some(assignment) = wanted.get_mut(job) {
-                assignment.cpu_ppm = assignment.cpu_ppm.min(*most);
+        for (job, assignment) in &mut wanted {
+            if let Some(most) = self.restraints.of(job) {
+                assignment.cpu_ppm = assignment.cpu_ppm.min(most);
             }
         }
         self.enforcer.reconcile(&wanted)
@@ -78,7 +78,7 @@ impl<E: Enforcer> Agent<E> {
     /// Forgets all but the record of jobs that are not in the book.
     fn forget_the_ended(&mut self) {
         self.programs.retain(|job| self.book.assignments().contains_key(job));
-        self.restrained.retain(|job, _| self.book.assignments().contains_key(job));
+        self.restraints.retain(|job| self.book.assignments().contains_key(job));
     }
 
     /// Records `book`, in which `job` is new or other, then makes the kernel agree; goes back to the former one if it
@@ -139,11 +139,13 @@ mod tests {
         let requests = [
             Request::Enforce(assignment("a", 9)),
             Request::Bind { job: job.clone(), processes: vec![9] },
-            Request::Restrain { job: job.clone(), cpu_ppm: CpuPpm::from_percent(5) },
         ];
         for request in requests {
             assert_eq!(agent.answer(request, ROOT, at(1)), Response::Done);
         }
+        let visit = agent.programs().visit();
+        let restrained = agent.restrain(&job, CpuPpm::from_percent(5), &visit, ROOT, at(1));
+        assert_eq!(restrained, Response::Done);
         assert!(agent.start_command(&job, 9, ROOT, at(1)).is_ok());
         assert_eq!(agent.enforcer.0.keys().collect::<Vec<_>>(), [&job]);
         // Of which one it is said is what the broker hears of its own.

@@ -4,11 +4,11 @@
 use super::{Agent, Requester};
 use crate::book::Refusal;
 use crate::enforcer::{BindError, BoxedError, Enforcer};
+use crate::programs::Visit;
 use crate::wire::{Place, Response};
 use keeptime_linux::started::Started;
 use keeptime_model::assignment::Assignment;
 use keeptime_model::connection::ConnectionPattern;
-use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::units::{CpuPpm, WallTime};
 
@@ -100,42 +100,58 @@ impl<E: Enforcer> Agent<E> {
         response(assignment.and_then(|a| self.enforcer.bind_flow(&a, flow, user)))
     }
 
-    pub(super) fn restrain(&mut self, job: Name, cpu: CpuPpm) -> Response {
-        let assigned = match self.begun(&job) {
-            // As much as it will ever have.
-            Ok(Assignment { cpu_ppm, later, .. }) => later.map_or(cpu_ppm, |later| later.cpu_ppm),
-            Err(error) => return response(Err(error)),
-        };
-        if cpu.get() == 0 {
-            return Response::Refused { reason: format!("cpu: {job} needs more than nothing") };
-        }
-        let former = match cpu < assigned {
-            true => self.restrained.insert(job.clone(), cpu),
-            false => self.restrained.remove(&job),
-        };
-        let Err(error) = self.reconcile_for(&job) else { return Response::Done };
-        match former {
-            Some(former) => self.restrained.insert(job, former),
-            None => self.restrained.remove(&job),
-        };
-        // The next tick tries again if this does not go back either.
-        let _ = self.reconcile();
-        Response::Failed { error: chain(error.as_ref()) }
+    /// Has a job use so much of its CPU at the most as long as the connection `visit` lasts, or until something else is said.
+    pub(crate) fn restrain(
+        &mut self,
+        job: &Name,
+        cpu: CpuPpm,
+        visit: &Visit,
+        requester: &Requester,
+        now: WallTime,
+    ) -> Response {
+        self.now = now;
+        response(self.try_to_restrain(job, cpu, visit, requester))
     }
 
-    /// Whoever has restrained a job to this is gone: it has all of its CPU again, unless somebody else restrains it since.
-    pub(crate) fn lift(&mut self, job: &Name, cpu: CpuPpm) {
-        if self.restrained.get(job) == Some(&cpu) {
-            self.restrained.remove(job);
-            // The next tick tries again.
-            let _ = self.reconcile();
+    fn try_to_restrain(
+        &mut self,
+        job: &Name,
+        cpu: CpuPpm,
+        visit: &Visit,
+        requester: &Requester,
+    ) -> Result<(), BindError> {
+        if let Requester::User { name, .. } = requester {
+            self.check_of(job, name).map_err(BindError::Refused)?;
         }
+        let Assignment { cpu_ppm, later, .. } = self.begun(job)?;
+        // As much as it will ever have.
+        let assigned = later.map_or(cpu_ppm, |later| later.cpu_ppm);
+        if cpu.get() == 0 {
+            return Err(BindError::Refused(format!("cpu: {job} needs more than nothing")));
+        }
+        let former = self.restraints.clone();
+        match cpu < assigned {
+            true => self.restraints.add(job, visit.number(), cpu),
+            false => self.restraints.clear(job),
+        }
+        let Err(error) = self.reconcile_for(job) else { return Ok(()) };
+        self.restraints = former;
+        // The next tick tries again if this does not go back either.
+        let _ = self.reconcile();
+        Err(BindError::Failed(error))
+    }
+
+    /// A connection has ended that had restrained jobs: they have all of their CPU again, unless somebody else restrains them.
+    pub(crate) fn lift(&mut self, visit: &Visit) {
+        self.restraints.leave(visit.number());
+        // The next tick tries again.
+        let _ = self.reconcile();
     }
 
     /// What a job is restrained to.
     #[cfg(test)]
     pub(crate) fn restraint(&self, job: &Name) -> Option<CpuPpm> {
-        self.restrained.get(job).copied()
+        self.restraints.of(job)
     }
 
     /// That a job has begun and the kernel agrees: who is told that it does not has moved nobody.
@@ -225,32 +241,56 @@ mod tests {
         let mut agent = start(&directory, FakeKernel::default(), 1);
         let job: Name = "a".parse().unwrap();
         let all = assignment("a", 9);
-        let restrain = |cpu_ppm| Request::Restrain { job: job.clone(), cpu_ppm };
-        let unknown = agent.answer(restrain(CpuPpm::new(1)), ROOT, at(1));
+        let [first, second] = [0, 1].map(|_| agent.programs().visit());
+        let restrain = |agent: &mut Agent<FakeKernel>, visit: &Visit, cpu| {
+            agent.restrain(&job, cpu, visit, ROOT, at(1))
+        };
+        let unknown = restrain(&mut agent, &first, CpuPpm::new(1));
         assert!(matches!(unknown, Response::Refused { .. }), "{unknown:?}");
         assert_eq!(agent.answer(Request::Enforce(all.clone()), ROOT, at(1)), Response::Done);
-        let nothing = agent.answer(restrain(CpuPpm::new(0)), ROOT, at(1));
+        let nothing = restrain(&mut agent, &first, CpuPpm::new(0));
         assert!(matches!(nothing, Response::Refused { .. }), "{nothing:?}");
+        let user = &Requester::User { id: 7, name: "ada".parse().unwrap() };
         let half = CpuPpm::new(all.cpu_ppm.get() / 2);
-        assert_eq!(agent.answer(restrain(half), ROOT, at(1)), Response::Done);
+        let theirs = agent.restrain(&job, half, &first, user, at(1));
+        assert!(matches!(theirs, Response::Refused { .. }), "{theirs:?}");
+        assert_eq!(restrain(&mut agent, &first, half), Response::Done);
         assert_eq!(agent.enforcer.0[&job].cpu_ppm, half);
         // What was assigned is still what is told, and what it goes back to.
         assert!(agent.assignments().all(|told| told.cpu_ppm == all.cpu_ppm));
-        assert_eq!(agent.answer(restrain(all.cpu_ppm), ROOT, at(2)), Response::Done);
+        assert_eq!(restrain(&mut agent, &first, all.cpu_ppm), Response::Done);
         assert_eq!(agent.enforcer.0[&job].cpu_ppm, all.cpu_ppm);
-        // Of two who restrain it the last counts, whoever goes first.
-        let quarter = CpuPpm::new(all.cpu_ppm.get() / 4);
-        for cpu in [half, quarter] {
-            assert_eq!(agent.answer(restrain(cpu), ROOT, at(2)), Response::Done);
+        // Of two that restrain it to the same one goes.
+        for visit in [&first, &second] {
+            assert_eq!(restrain(&mut agent, visit, half), Response::Done);
         }
-        agent.lift(&job, half);
-        assert_eq!(agent.enforcer.0[&job].cpu_ppm, quarter);
-        agent.lift(&job, quarter);
+        agent.lift(&first);
+        assert_eq!(agent.enforcer.0[&job].cpu_ppm, half);
+        agent.lift(&second);
         assert_eq!(agent.enforcer.0[&job].cpu_ppm, all.cpu_ppm);
         // Another agent knows nothing of it.
-        assert_eq!(agent.answer(restrain(half), ROOT, at(2)), Response::Done);
+        assert_eq!(restrain(&mut agent, &first, half), Response::Done);
         let agent = start(&directory, agent.enforcer, 3);
         assert_eq!(agent.enforcer.0[&job].cpu_ppm, all.cpu_ppm);
+    }
+
+    // Goal: who is told that something failed finds all as before. Method: a job that the kernel does not take any more.
+    #[test]
+    fn a_restraint_that_fails_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        let job: Name = "late".parse().unwrap();
+        let all = assignment("late", 9);
+        assert_eq!(agent.answer(Request::Enforce(all.clone()), ROOT, at(1)), Response::Done);
+        let (visit, [half, quarter]) =
+            (agent.programs().visit(), [2, 4].map(|part| CpuPpm::new(all.cpu_ppm.get() / part)));
+        assert_eq!(agent.restrain(&job, half, &visit, ROOT, at(1)), Response::Done);
+        agent.enforcer.1.push((job.clone(), vec![9], None));
+        for cpu in [quarter, all.cpu_ppm] {
+            let failed = agent.restrain(&job, cpu, &visit, ROOT, at(1));
+            assert!(matches!(failed, Response::Failed { .. }), "{failed:?}");
+            assert_eq!(agent.enforcer.0[&job].cpu_ppm, half);
+        }
     }
 
     // Goal: nothing of a job that has ended is its successor's. Method: one of the same name that comes before the next tick.
@@ -264,11 +304,8 @@ mod tests {
         assert_eq!(agent.answer(Request::Enforce(all.clone()), ROOT, at(1)), Response::Done);
         let rank = agent.programs().visit();
         rank.progress(job.clone(), progress, at(1));
-        let requests = [
-            Request::Restrain { job: job.clone(), cpu_ppm: half },
-            Request::Withdraw { job: job.clone() },
-            Request::Enforce(all.clone()),
-        ];
+        assert_eq!(agent.restrain(&job, half, &rank, ROOT, at(1)), Response::Done);
+        let requests = [Request::Withdraw { job: job.clone() }, Request::Enforce(all.clone())];
         for request in requests {
             assert_eq!(agent.answer(request, ROOT, at(1)), Response::Done);
         }

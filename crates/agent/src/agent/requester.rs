@@ -35,8 +35,7 @@ impl<E> Agent<E> {
         let (Request::Bind { job, .. }
         | Request::BindFlow { job, .. }
         | Request::Job { job }
-        | Request::Used { job }
-        | Request::Restrain { job, .. }) = request
+        | Request::Used { job }) = request
         else {
             return Err("only root and the agent's own user may ask for that".into());
         };

@@ -1,0 +1,80 @@
+//! The CPU that jobs use at most, where that is less than they were assigned.
+
+use keeptime_model::name::Name;
+use keeptime_model::units::CpuPpm;
+use std::collections::BTreeMap;
+
+/// What each connection has said of a job, by their numbers, the last one last. Not recorded: jobs have all of theirs when in
+/// doubt.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Restraints(BTreeMap<Name, Vec<(u64, CpuPpm)>>);
+
+impl Restraints {
+    /// What a job is restrained to: what was said last among those that are still connected.
+    pub fn of(&self, job: &Name) -> Option<CpuPpm> {
+        self.0.get(job)?.last().map(|(_, cpu)| *cpu)
+    }
+
+    /// A connection restrains a job, whatever it or others have said.
+    pub fn add(&mut self, job: &Name, connection: u64, cpu: CpuPpm) {
+        let said = self.0.entry(job.clone()).or_default();
+        said.retain(|(other, _)| *other != connection);
+        said.push((connection, cpu));
+    }
+
+    /// Nobody restrains a job any more.
+    pub fn clear(&mut self, job: &Name) {
+        self.0.remove(job);
+    }
+
+    /// A connection has ended.
+    pub fn leave(&mut self, connection: u64) {
+        for said in self.0.values_mut() {
+            said.retain(|(other, _)| *other != connection);
+        }
+    }
+
+    /// Forgets jobs that are no longer there.
+    pub fn retain(&mut self, is_there: impl Fn(&Name) -> bool) {
+        self.0.retain(|job, said| is_there(job) && !said.is_empty());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Goal: a job is held as whoever said so last wants it, as long as anybody is there who holds it. Method: two who say the
+    // same, and one who then says less.
+    #[test]
+    fn a_job_is_held_as_long_as_anybody_holds_it() {
+        let job: Name = "r1".parse().unwrap();
+        let [half, quarter] = [50, 25].map(CpuPpm::from_percent);
+        let mut restraints = Restraints::default();
+        restraints.add(&job, 1, half);
+        restraints.add(&job, 2, half);
+        restraints.leave(1);
+        assert_eq!(restraints.of(&job), Some(half));
+        restraints.add(&job, 3, quarter);
+        restraints.add(&job, 3, quarter);
+        assert_eq!(restraints.of(&job), Some(quarter));
+        restraints.leave(3);
+        assert_eq!(restraints.of(&job), Some(half), "the other is still there");
+        restraints.leave(2);
+        assert_eq!(restraints.of(&job), None);
+        restraints.add(&job, 4, half);
+        restraints.clear(&job);
+        assert_eq!(restraints.of(&job), None);
+    }
+
+    #[test]
+    fn a_job_that_has_ended_is_forgotten() {
+        let job: Name = "r1".parse().unwrap();
+        let mut restraints = Restraints::default();
+        restraints.add(&job, 1, CpuPpm::from_percent(5));
+        restraints.retain(|there| *there == job);
+        assert!(restraints.of(&job).is_some());
+        restraints.retain(|_| false);
+        assert_eq!(restraints.of(&job), None);
+    }
+}
