@@ -148,35 +148,43 @@ pub struct LabsLock {
 impl LabsLock {
     /// Waits for the lock on `runtime/labs`, which is made if it is not there.
     pub fn take(runtime: &Path) -> Result<Self, LabError> {
-        let labs = runtime.join("labs");
         let start = Instant::now();
         while start.elapsed() < LOCK_LIMIT {
-            let made = std::fs::DirBuilder::new()
-                .recursive(true)
-                .mode(if nix::unistd::geteuid().is_root() { 0o755 } else { 0o700 })
-                .create(&labs);
-            match made.and_then(|()| named_and_meant(runtime)) {
-                Ok(both) => check_owner(runtime, &both)?,
-                Err(error) if was_removed_meanwhile(&error, &labs) => {
-                    std::thread::sleep(LOCK_POLL);
-                    continue;
-                }
-                Err(error) => return Err(LabError::file("mkdir", &labs)(error)),
+            if let Some(lock) = Self::try_to_take(runtime)? {
+                return Ok(lock);
             }
-            let Ok(file) = File::open(&labs) else { continue };
-            let opened = file.metadata().map_err(LabError::file("stat", &labs))?.ino();
-            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                // Whoever had the lock may have removed the directory: then this locks nothing.
-                Ok(file) if std::fs::metadata(&labs).is_ok_and(|now| now.ino() == opened) => {
-                    return Ok(Self { labs, file });
-                }
-                Ok(_) => {}
-                Err((_, Errno::EWOULDBLOCK)) => std::thread::sleep(LOCK_POLL),
-                Err((_, errno)) => return Err(LabError::file("flock", &labs)(errno.into())),
-            }
+            std::thread::sleep(LOCK_POLL);
         }
-        let what = format!("another command's lock on {}", labs.display());
+        let what = format!("another command's lock on {}", runtime.join("labs").display());
         Err(LabError::Stuck { what, seconds: LOCK_LIMIT.as_secs() })
+    }
+
+    /// Nothing where another command has it, or had it until just now: whoever had it may have removed the directory.
+    fn try_to_take(runtime: &Path) -> Result<Option<Self>, LabError> {
+        let labs = runtime.join("labs");
+        let made = std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(if nix::unistd::geteuid().is_root() { 0o755 } else { 0o700 })
+            .create(&labs);
+        match made.and_then(|()| named_and_meant(runtime)) {
+            Ok(both) => check_owner(runtime, &both)?,
+            Err(error) if was_removed_meanwhile(&error, &labs) => return Ok(None),
+            Err(error) => return Err(LabError::file("mkdir", &labs)(error)),
+        }
+        let file = match File::open(&labs) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(LabError::file("open", &labs))?,
+        };
+        let opened = file.metadata().map_err(LabError::file("stat", &labs))?.ino();
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            // One that was removed locks nothing.
+            Ok(file) => {
+                let is_there = std::fs::metadata(&labs).is_ok_and(|now| now.ino() == opened);
+                Ok(is_there.then_some(Self { labs, file }))
+            }
+            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+            Err((_, errno)) => Err(LabError::file("flock", &labs)(errno.into())),
+        }
     }
 
     /// Keeps others from making and removing labs of `runtime` while what is there is looked at; nothing where one does
@@ -248,6 +256,8 @@ const LOCK_POLL: Duration = Duration::from_millis(2);
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn the_lock_removes_its_directory_and_is_taken_again() {
@@ -320,6 +330,31 @@ mod tests {
         let error = LabsLock::take(directory.path()).unwrap_err().to_string();
         assert!(error.contains("mkdir") && error.contains("labs"), "{error}");
     }
+
+    // Goal: what is in the way is told, and told at once. Method: a directory that nobody may open, also not root: on this thread
+    // it has nobody's rights.
+    #[test]
+    fn a_directory_that_cannot_be_opened_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let labs = directory.path().join("labs");
+        std::fs::create_dir(&labs).unwrap();
+        let set_mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        };
+        set_mode(directory.path(), 0o755);
+        set_mode(&labs, 0o000);
+        let take = || {
+            if nix::unistd::geteuid().is_root() {
+                nix::unistd::setfsuid(NOBODY.into());
+            }
+            LabsLock::take(directory.path()).unwrap_err().to_string()
+        };
+        let error = std::thread::scope(|scope| scope.spawn(take).join().unwrap());
+        set_mode(&labs, 0o700);
+        assert!(error.contains("open") && error.contains("labs"), "{error}");
+    }
+
+    const NOBODY: u32 = 65_534;
 
     proptest! {
         #[test]
