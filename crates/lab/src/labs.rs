@@ -388,10 +388,8 @@ impl Lab {
     ) -> Result<T, LabError> {
         let ended = || LabError::Ended { what: format!("lab {}", self.name()) };
         let (at, ..) = self.running_node(node)?;
-        let holder = self.files.read_holder().ok_or_else(ended)?;
         let port = Wiring::of(&self.spec).port_of(at).ok_or_else(ended)?;
-        let network = NetworkNamespace::of_process(holder.pid)?;
-        Ok(network.run(|| action(&mut Socket::open()?, port))??)
+        Ok(self.network(FRONT_END)?.run(|| action(&mut Socket::open()?, port))??)
     }
 
     /// How it is now.
@@ -711,6 +709,27 @@ pub(crate) const END_LIMIT: Duration = Duration::from_secs(10);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::Init;
+    use keeptime_linux::process::Identity;
+    use keeptime_model::units::{BitsPerSecond, CpuPpm};
+
+    // Goal: no policer is looked for, or set, in a network that is not the lab's. Method: a lab whose holder has ended, and
+    // whose number this process has now; its node still runs.
+    #[test]
+    fn a_holder_that_has_ended_is_not_taken_for_whoever_has_its_number() {
+        let directory = tempfile::tempdir().unwrap();
+        let rate = BitsPerSecond::from_mbit(200);
+        let name = "old".parse().unwrap();
+        let spec = Spec::star(name, 1, rate, CpuPpm::from_percent(5)).unwrap();
+        let lab = Lab { files: LabFiles::at(directory.path().into()), spec };
+        let own = Identity::own().unwrap();
+        let nodes = vec![Init { pid: own.pid, start: own.start }];
+        let state = State { version: 1, rootless: false, nodes, not_enforced: vec![] };
+        lab.files.write_state(&state).unwrap();
+        lab.files.write_holder(Identity { start: own.start + 1, ..own }).unwrap();
+        let policed = lab.policed("n1").unwrap_err();
+        assert!(matches!(policed, LabError::Ended { .. }), "{policed}");
+    }
 
     #[test]
     fn labs_of_a_user_are_in_one_place_wherever_the_command_is_called() {
