@@ -617,6 +617,7 @@ pub(crate) fn remove_leftovers(files: &LabFiles, maker: Maker) -> Result<usize, 
         (Ok(name), Ok(hierarchies), Maker::Root) => Some(hierarchies.group(lab_group_path(&name))?),
         _ => None,
     };
+    let mut stragglers = 0;
     for init in files.read_state().map(|state| state.nodes).unwrap_or_default() {
         let Some(process) = init.identity().open()? else { continue };
         if process.wait(END_LIMIT)? {
@@ -624,6 +625,7 @@ pub(crate) fn remove_leftovers(files: &LabFiles, maker: Maker) -> Result<usize, 
         }
         // It waits for all in its namespace, and one of them may have no processor time to end in.
         if let Some(group) = &group {
+            stragglers += group.pids()?.len();
             group.kill_all()?;
         }
         if !process.wait(END_LIMIT)? {
@@ -631,11 +633,10 @@ pub(crate) fn remove_leftovers(files: &LabFiles, maker: Maker) -> Result<usize, 
             return Err(LabError::Stuck { what, seconds: END_LIMIT.as_secs() });
         }
     }
-    let mut stragglers = 0;
     if let Some(group) = group {
         // The front end's daemons are there until now.
         group.child(FRONT_END)?.kill_all()?;
-        stragglers = group.pids()?.len();
+        stragglers += group.pids()?.len();
         group.kill_all()?;
         group.remove()?;
     }

@@ -69,11 +69,13 @@ impl World {
         lab
     }
 
-    pub fn down(&self, lab: &Lab) {
+    /// How many processes had to be ended by themselves.
+    pub fn down(&self, lab: &Lab) -> usize {
         let start = Instant::now();
         let report = self.labs.down(lab.name()).unwrap();
         println!("down: {:?}, {} stragglers", start.elapsed(), report.stragglers);
         self.nothing_left(lab.name());
+        report.stragglers
     }
 
     /// No process, group, mount or file, and the machine as it was.
