@@ -89,8 +89,9 @@ const PROBE_GROUP: &str = "_probe";
 /// meanwhile, and killed processes end within milliseconds.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Whoever takes everything off a node has more time.
-const CLEAR_LIMIT: Duration = Duration::from_secs(5);
+/// Whoever takes everything off a node has more time: with the patience of each try five seconds.
+const CLEAR_TRIES: usize = 50;
+const CLEAR_REST: Duration = Duration::from_millis(50);
 
 /// How often a device is looked for that is not there yet.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -216,15 +217,12 @@ impl Kernel {
         if !jobs.is_empty() && !end_jobs {
             return Ok(Cleared::Not(jobs));
         }
-        let (none, deadline) = (BTreeMap::new(), Instant::now() + CLEAR_LIMIT);
-        loop {
-            self.end_strays(&none);
-            if self.left.is_empty() {
-                break;
-            }
-            if Instant::now() > deadline {
-                return Err(self.left.join("; ").into());
-            }
+        let have_ended = || {
+            self.end_strays(&BTreeMap::new());
+            self.left.is_empty()
+        };
+        if !comes(have_ended, || std::thread::sleep(CLEAR_REST), CLEAR_TRIES) {
+            return Err(self.left.join("; ").into());
         }
         if self.place.ifindex != NO_DEVICE {
             self.remove_egress()?;
@@ -613,7 +611,7 @@ fn is_device(name: &str) -> bool {
 }
 
 /// Looks so many times, with a rest between two. Whether it is there at one of them.
-fn comes(is_there: impl Fn() -> bool, rest: impl Fn(), looks: usize) -> bool {
+fn comes(mut is_there: impl FnMut() -> bool, rest: impl Fn(), looks: usize) -> bool {
     (0..looks).any(|look| {
         if look > 0 {
             rest();
