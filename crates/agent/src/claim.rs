@@ -156,7 +156,7 @@ fn hold(lock: &Path) -> Result<File, ClaimError> {
     for _ in 0..TRIES_MAX {
         let file = open(lock).map_err(failed)?;
         match file.try_lock() {
-            Ok(()) if is_at(lock, &file).map_err(failed)? => return Ok(file),
+            Ok(()) if keeptime_files::is_at(&file, lock).map_err(failed)? => return Ok(file),
             // Whoever had it has taken it away: then this locks nothing.
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -176,15 +176,6 @@ fn open(lock: &Path) -> io::Result<File> {
     // Whoever can open it can hold it, and keep the agent out. And others than root may own the directory, as the broker
     // does where both are on one machine: what they have put there to lead elsewhere is not followed.
     options.mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits()).open(lock)
-}
-
-/// Whether `file` is what others find at `path`.
-fn is_at(path: &Path, file: &File) -> io::Result<bool> {
-    let opened = file.metadata()?;
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        found => found.map(|found| (found.dev(), found.ino()) == (opened.dev(), opened.ino())),
-    }
 }
 
 fn note(file: &File, process: u32) -> io::Result<()> {

@@ -159,7 +159,11 @@ fn lock(file: &File, until: Instant) -> io::Result<()> {
     }
 }
 
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+/// Whether `file` is what others find at `path`: one that was taken away meanwhile locks nothing. A link is not followed.
+///
+/// # Errors
+/// If either cannot be looked at; that nothing is there is none.
+pub fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let file = file.metadata()?;
     let there = if_there(fs::symlink_metadata(path))?;
     Ok(there.is_some_and(|there| (there.dev(), there.ino()) == (file.dev(), file.ino())))

@@ -127,6 +127,19 @@ pub(crate) fn cpu_time(pid: i32) -> Result<Option<Nanos>, SyscallError> {
     }
 }
 
+/// The threads of a process; none if it has ended.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn threads(pid: i32) -> Result<Vec<i32>, SyscallError> {
+    let path = format!("/proc/{pid}/task");
+    let entries = match std::fs::read_dir(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(SyscallError::of_io("read", path))?,
+    };
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
 /// The text of a file of the kernel's. Names in it are whatever their owners chose: one that is not UTF-8
 /// must not keep the rest from being read.
 pub(crate) fn read_text(path: impl AsRef<Path>) -> io::Result<String> {

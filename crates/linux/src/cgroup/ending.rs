@@ -4,6 +4,7 @@ use super::files::POLL_SPAN;
 use super::{CgroupError, Group, Hierarchy, move_into, remove_with_descendants, retry};
 use crate::bound::ROUNDS;
 use crate::deadline;
+use crate::process::threads;
 use std::path::Path;
 use std::time::Duration;
 
@@ -51,7 +52,7 @@ impl Group {
             let _ = nix::sys::signal::kill(killed, nix::sys::signal::Signal::SIGKILL);
             if releases {
                 // Without privilege there is no such schedule.
-                let _ = deadline::release(&threads(pid));
+                let _ = threads(pid).map(|threads| deadline::release(&threads));
             }
         }
         Ok(pids.len())
@@ -114,12 +115,6 @@ impl Group {
 /// Those of `pids` that are ours to name: 0 stands for a process of another process namespace.
 fn nameable(pids: &[i32]) -> impl Iterator<Item = i32> {
     pids.iter().copied().filter(|pid| *pid > 0)
-}
-
-/// The threads of a process; none if it is gone.
-fn threads(pid: i32) -> Vec<i32> {
-    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// Killed processes end within milliseconds, but for those in uninterruptible sleep.

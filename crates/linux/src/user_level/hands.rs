@@ -1,13 +1,12 @@
 //! What is done with one process: its CPU time read, its threads put somewhere.
 
 use super::dispatch::Place;
-use crate::process::{Identity, Process};
+use crate::process::{Identity, Process, cpu_time, threads};
 use crate::syscall::SyscallError;
 use keeptime_model::units::Nanos;
 use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::Signal;
-use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
 /// A process that is scheduled. Dropped, it is as it was.
@@ -59,16 +58,8 @@ impl Hands {
 
     /// The CPU time of all its threads; nothing if it has ended.
     pub fn used(&self) -> Result<Option<Nanos>, SyscallError> {
-        let pid = self.process.identity().pid;
-        let read = ClockId::pid_cpu_clock_id(Pid::from_raw(pid)).and_then(clock_gettime);
-        match read {
-            Ok(_) if !self.is_alive() => Ok(None),
-            Ok(time) => {
-                Ok(Some(Nanos::new(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)))
-            }
-            Err(Errno::ESRCH | Errno::EINVAL) => Ok(None),
-            Err(errno) => Err(error("clock_gettime", pid)(errno)),
-        }
+        let used = cpu_time(self.process.identity().pid)?;
+        Ok(used.filter(|_| self.is_alive()))
     }
 
     /// Looks whether all its threads are where it was put: they may choose another processor themselves, as OpenMP's do, and one
@@ -254,16 +245,7 @@ fn each_thread(
     pid: i32,
     mut act: impl FnMut(i32) -> Result<(), Errno>,
 ) -> Result<(), SyscallError> {
-    let path = format!("/proc/{pid}/task");
-    let threads = match std::fs::read_dir(&path) {
-        Ok(threads) => threads,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(SyscallError::of_io("read", path)(error)),
-    };
-    for thread in threads.flatten() {
-        let Some(thread) = thread.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
+    for thread in threads(pid)? {
         match act(thread) {
             Ok(()) | Err(Errno::ESRCH) => {}
             Err(errno) => return Err(error("sched_setscheduler", thread)(errno)),
