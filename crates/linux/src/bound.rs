@@ -315,8 +315,10 @@ fn new_group(directory: &Path) -> Result<PathBuf, CgroupError> {
     let mut made = make()?;
     if made.is_none() {
         for inner in inner_groups(directory)? {
-            // The kernel removes none that has processes.
-            let _ = std::fs::remove_dir(&inner);
+            if processes_below(&inner)?.is_empty() {
+                // The kernel removes none that has processes by now.
+                let _ = remove_with_descendants(&inner);
+            }
         }
         made = make()?;
     }
@@ -448,7 +450,7 @@ mod tests {
     }
 
     // Goal: a reservation takes in any number of processes, one after the other. Method: as many as there may be at a time, of
-    // which one has not ended.
+    // which one has not ended, and one has made groups.
     #[test]
     fn those_that_have_ended_make_room() {
         let root = tempfile::tempdir().unwrap();
@@ -456,7 +458,9 @@ mod tests {
             new_group(root.path()).unwrap();
         }
         let lives = root.path().join(format!("{PREFIX}7"));
-        std::fs::write(lives.join("cgroup.procs"), "1\n").unwrap();
+        std::fs::create_dir(lives.join("made")).unwrap();
+        std::fs::write(lives.join("made/cgroup.procs"), "1\n").unwrap();
+        std::fs::create_dir_all(root.path().join(format!("{PREFIX}8/made/deeper"))).unwrap();
         new_group(root.path()).unwrap();
         assert_eq!(inner_groups(root.path()).unwrap().len(), 2);
         assert!(lives.is_dir());
