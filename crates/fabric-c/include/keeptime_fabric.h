@@ -235,7 +235,9 @@ size_t ktf_error_text(char *buffer, size_t length);
 /* Opens a context: all interfaces of the node, and shared memory. config says otherwise, and may be
  * null. Waits for the daemon, for about 10 s at most. KTF_SYSTEM is also an address to listen at that
  * the node does not have, or a port that is taken. The context has threads of its own, in which
- * signals are blocked. KTF_NO_DAEMON, KTF_INVALID, KTF_SYSTEM. */
+ * signals are blocked. Where a program ends with it open, by exit() or the end of main(), what was sent
+ * is carried for at most 0.1 s before, but for long messages that nobody has taken; what is not carried
+ * then, or when a signal or _exit() ends the program, is lost without a word. KTF_NO_DAEMON, KTF_INVALID, KTF_SYSTEM. */
 ktf_result ktf_context_open(const ktf_config *config, ktf_context **context);
 
 /* Closes a context. Null is ignored. It ends when its last resource, region and watch are dropped
@@ -327,7 +329,9 @@ void ktf_records_drop(ktf_records *records);
 /* ---- Messages -------------------------------------------------------------------------------- */
 
 /* Sends a message. data stays the caller's, and may be used again when this returns. Messages from
- * one resource to another arrive in the order in which they were sent. Waits while the receiver
+ * one resource to another arrive in the order in which they were sent. A short one that follows others
+ * may be carried up to about 0.4 ms after this returns, or when the other end has room: only
+ * ktf_context_close_within() says that all is carried. Waits while the receiver
  * does not keep up; if it is longer than 64 KiB and for another context, until a receiver takes it,
  * which is never with KTF_NOW. What a receiver has begun to take is waited for to its end, whatever
  * the timeout. If its context is not connected yet, that counts: with a timeout it is waited for no

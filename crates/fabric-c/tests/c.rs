@@ -122,6 +122,16 @@ fn the_example_of_giving_runs() {
     runs(command, "whose sum is 1297612800");
 }
 
+/// Its last messages are gathered still when it ends.
+#[test]
+fn a_program_that_ends_has_carried_what_it_has_sent() {
+    let name = format!("c-exits-{}", std::process::id());
+    let _daemon = daemon(&name);
+    let mut command = Command::new(compiled("tests/c/exits.c", "exits", &["-D_GNU_SOURCE"]));
+    command.arg(&name);
+    runs(command, "all came once");
+}
+
 #[test]
 fn layouts_are_the_same_on_both_sides_and_the_header_is_cplusplus_too() {
     compiled("tests/c/layouts.c", "layouts.o", &["-c"]);

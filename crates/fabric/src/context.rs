@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::core::{Core, Patience};
 use crate::directory::client::{Event, Watch};
 use crate::directory::protocol::{ContextInfo, Record};
+use crate::ending::CarriedAtExit;
 use crate::error::{FindError, OpenError, RecvError, RegisterError, SendError};
 use crate::flow::Unsent;
 use crate::id::{ContextId, Place, ResourceId};
@@ -24,6 +25,10 @@ use std::time::{Duration, Instant};
 /// A program's place in the fabric. Everything that was sent is carried before the last handle to
 /// it goes, for at most [`Config::close_time`]; what is not by then is lost without a word, such as a
 /// long message that was given and that nobody has taken. [`Context::close`] tells.
+///
+/// A program may end with it open, by `exit` or the end of `main`: what was sent is carried for at most 0.1 s then, but for
+/// long messages that nobody has taken. Whatever ends it otherwise, a signal or `_exit`, takes with it what was
+/// not carried.
 #[derive(Debug)]
 pub struct Context {
     shared: Arc<Shared>,
@@ -63,6 +68,7 @@ struct Shared {
     threads: Vec<JoinHandle<()>>,
     /// Whether those are there still whose memory is read.
     lifelines: Lifelines,
+    _at_exit: CarriedAtExit,
 }
 
 /// The context's own thread that handles what arrives, if it is wanted.
@@ -84,7 +90,8 @@ impl Context {
         let (worker, threads) = (Arc::new(Worker::default()), Vec::new());
         // Made before its threads, so that it ends those that were started if one cannot be.
         let lifelines = Lifelines::default();
-        let mut shared = Shared { core, close_time, worker, threads, lifelines };
+        let _at_exit = CarriedAtExit::new(core.flusher().clone());
+        let mut shared = Shared { core, close_time, worker, threads, lifelines, _at_exit };
         shared.start(|core, _| core.flusher().run(core))?;
         shared.start(|core, _| core.keeper().run(core))?;
         if with_worker {
@@ -164,7 +171,8 @@ impl Resource {
     /// were sent. Waits while the receiver does not keep up. If the message is lost after this, a
     /// later receive of this resource says so.
     ///
-    /// A lent message of more than 64 KiB is waited for until a receiver takes it.
+    /// A lent message of more than 64 KiB is waited for until a receiver takes it. Others may be carried after this
+    /// returns: [`Context`] says when they are lost.
     ///
     /// # Errors
     /// If the receiver is gone or cannot be reached, or the message is too long.

@@ -53,7 +53,7 @@ pub struct Core {
     listeners: Listeners,
     progress: Progress,
     directory: Client,
-    flusher: Flusher,
+    flusher: Arc<Flusher>,
     streams: Streams,
     survey: Survey,
     keeper: Keeper,
@@ -103,7 +103,7 @@ impl Core {
             listeners,
             progress,
             directory,
-            flusher: Flusher::default(),
+            flusher: Arc::default(),
             streams: Streams::default(),
             survey: Survey::default(),
             keeper: Keeper::default(),
@@ -134,7 +134,7 @@ impl Core {
     }
 
     /// What carries gathered messages when nobody else does.
-    pub fn flusher(&self) -> &Flusher {
+    pub fn flusher(&self) -> &Arc<Flusher> {
         &self.flusher
     }
 

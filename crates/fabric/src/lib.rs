@@ -60,6 +60,7 @@
 //! | [`bridge`] | ways over other nodes (pure), and what a daemon carries for others |
 //! | `transport::reliable` | a stream over datagrams that are lost and overtake each other (pure) |
 //! | `link`, `links`, `listen`, `inbox`, `turns`, `flusher`, `streams`, `keeper`, `core` | one context |
+//! | `ending` | what is carried when a program ends without closing its contexts |
 //! | `progress` | how threads wait, and who looks for messages |
 //! | `sockets` | who calls, and what is handed over |
 //! | `threads` | how the fabric's own threads are started |
@@ -156,6 +157,7 @@ mod config;
 mod context;
 mod core;
 mod descriptors;
+mod ending;
 mod error;
 mod flusher;
 mod inbox;

@@ -258,6 +258,12 @@ impl Link {
             && out.sender.as_mut().is_none_or(|sender| sender.is_drained()))
     }
 
+    /// The same as far as nobody has to ask for it first: long messages that are given may wait.
+    pub fn has_carried_all(&self) -> bool {
+        let Ok(mut out) = self.out() else { return true };
+        out.answers.is_empty() && out.sender.as_mut().is_none_or(|sender| sender.is_drained())
+    }
+
     /// Whom messages are for that may not have arrived, the oldest first. Threads that lend are told by what their
     /// call returns.
     pub fn unsent(&self) -> Vec<ResourceId> {

@@ -67,6 +67,11 @@ impl Core {
         any
     }
 
+    /// Whether all bytes that were taken are with the other ends, or with their kernels, whatever is still to be asked for.
+    pub fn has_carried_all(&self) -> bool {
+        self.links.view().all().all(|link| link.has_carried_all())
+    }
+
     /// Has what waits carried, whatever this thread does next.
     #[inline(always)]
     pub(super) fn flush_soon(&self, link: &Link) {
