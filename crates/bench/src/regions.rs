@@ -191,7 +191,7 @@ impl Cluster {
         let (context, reader) = self.here.run(move || -> Result<(Context, Reader)> {
             let context = context(address(net, 1), Wait::Spin)?;
             let what = node_load::query().with(node_load::NODE, name(net));
-            context.find(what.clone()).one_within(Duration::from_secs(10))?;
+            context.find(what.clone()).one_of_any_within(Duration::from_secs(10))?;
             let records = context.find(what).all()?;
             let reader = context.open_region(records.first().context("its region")?)?;
             Ok((context, reader))

@@ -39,7 +39,7 @@ pub unsafe extern "C" fn ktf_resource_drop(resource: *mut Resource) {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ktf_resource_find_one(
+pub unsafe extern "C" fn ktf_resource_find_only(
     context: *const Context,
     list: *const Attribute,
     count: usize,
@@ -132,7 +132,7 @@ unsafe fn find(
 }
 
 fn any(context: &Context, query: &Attributes, time: Time) -> Result<ResourceId, FindError> {
-    context.find(query.clone()).one_within(time.span())
+    context.find(query.clone()).one_of_any_within(time.span())
 }
 
 fn only(context: &Context, query: &Attributes, time: Time) -> Result<ResourceId, FindError> {

@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let own = context.register(attrs! { "example" => "ping", "role" => "asks" })?;
     let wanted = attrs! { "example" => "ping", "role" => "answers" };
-    let peer = context.find(wanted).one_within(Duration::from_secs(10))?;
+    let peer = context.find(wanted).one_of_any_within(Duration::from_secs(10))?;
     for round in 0..10_u64 {
         let start = Instant::now();
         own.send(peer, ASK, &round.to_le_bytes())?;

@@ -309,16 +309,16 @@ impl Search<'_> {
     ///
     /// # Errors
     /// If there is none or more than one, or the directory does not answer.
-    pub fn one(&self) -> Result<ResourceId, FindError> {
-        self.only(None)
+    pub fn only(&self) -> Result<ResourceId, FindError> {
+        self.only_until(None)
     }
 
     /// The only one, as soon as there is one, if that is within `time`.
     ///
     /// # Errors
-    /// As for [`Search::one_within`], and if there is more than one then.
+    /// As for [`Search::one_of_any_within`], and if there is more than one then.
     pub fn only_within(&self, time: Duration) -> Result<ResourceId, FindError> {
-        self.only(Some(after(time)))
+        self.only_until(Some(after(time)))
     }
 
     /// Any one that there is now.
@@ -326,7 +326,7 @@ impl Search<'_> {
     /// # Errors
     /// If there is none, or the directory does not answer.
     pub fn one_of_any(&self) -> Result<ResourceId, FindError> {
-        self.first(None)
+        self.any_until(None)
     }
 
     /// Any one, as soon as there is one, if that is within `time`.
@@ -334,8 +334,8 @@ impl Search<'_> {
     /// # Errors
     /// If there is none in time, or the directory does not answer: that is waited for no longer, but for a
     /// second at least.
-    pub fn one_within(&self, time: Duration) -> Result<ResourceId, FindError> {
-        self.first(Some(after(time)))
+    pub fn one_of_any_within(&self, time: Duration) -> Result<ResourceId, FindError> {
+        self.any_until(Some(after(time)))
     }
 
     /// All that there are now, and what changes from now on.
@@ -347,7 +347,7 @@ impl Search<'_> {
         Ok((records, Watcher { watch, _shared: self.shared.clone() }))
     }
 
-    fn only(&self, deadline: Option<Instant>) -> Result<ResourceId, FindError> {
+    fn only_until(&self, deadline: Option<Instant>) -> Result<ResourceId, FindError> {
         let directory = self.shared.core.directory();
         let found = directory.find(&self.query, deadline, |all| {
             all.keys().next().map(|first| (*first, all.len()))
@@ -359,7 +359,7 @@ impl Search<'_> {
         }
     }
 
-    fn first(&self, deadline: Option<Instant>) -> Result<ResourceId, FindError> {
+    fn any_until(&self, deadline: Option<Instant>) -> Result<ResourceId, FindError> {
         let directory = self.shared.core.directory();
         let found = directory.find(&self.query, deadline, |all| all.keys().next().copied())?;
         found.ok_or_else(|| FindError::None(self.query.to_string()))

@@ -68,7 +68,7 @@ fn programs_of_other_users_are_not_let_in_unless_they_are_wanted() {
                 let calling = open(&nodes[here], caller, Callers::SameUser);
                 let sender = calling.register(attrs! { "from" => "here" }).unwrap();
                 let query = attrs! { "to" => format!("{here}{callers:?}") };
-                let to = calling.find(query).one_within(LONG).unwrap();
+                let to = calling.find(query).one_of_any_within(LONG).unwrap();
                 let sent = as_user(caller, || sender.send(to, Tag(caller.into()), b"may I?"));
                 if caller == OTHER && callers == Callers::SameUser {
                     let why = sent.unwrap_err().to_string();
@@ -366,7 +366,7 @@ fn without_any_key_everybody_is_believed() {
     let (here, there) = (first.context(WAY), second.context(WAY));
     let receiver = there.register(attrs! { "test" => "open" }).unwrap();
     let sender = here.register(attrs! {}).unwrap();
-    let to = here.find(attrs! { "test" => "open" }).one_within(LONG).unwrap();
+    let to = here.find(attrs! { "test" => "open" }).one_of_any_within(LONG).unwrap();
     sender.send(to, Tag(1), b"hello").unwrap();
     assert_eq!(receiver.recv(Match::any()).unwrap().data, b"hello");
     let gone = SendError::NoContext(ContextId::new(1));

@@ -93,18 +93,18 @@ fn any_subset_finds_one_or_all() {
         .map(|attributes| context.register(attributes).unwrap())
         .collect();
     let find = |attributes| context.find(attributes);
-    assert_eq!(find(attrs! { "type" => "server" }).one().unwrap(), server.id());
+    assert_eq!(find(attrs! { "type" => "server" }).only().unwrap(), server.id());
     assert_eq!(find(attrs! { "name" => "dhash" }).all().unwrap().len(), 3);
     assert_eq!(find(attrs! {}).all().unwrap().len(), 3);
     let found = find(attrs! { "name" => "dhash", "range" => "2-3" }).one_of_any().unwrap();
     assert_eq!(found, parts[1].id());
-    let several = find(attrs! { "type" => "partition" }).one().unwrap_err();
+    let several = find(attrs! { "type" => "partition" }).only().unwrap_err();
     assert_eq!(several.to_string(), "2 resources have type=partition, one was asked for");
     let none = find(attrs! { "name" => "dhash", "range" => "7" }).one_of_any();
     assert_eq!(none, Err(FindError::None("name=dhash range=7".into())));
     drop(server);
     let gone = find(attrs! { "type" => "server" });
-    while gone.one().is_ok() {
+    while gone.only().is_ok() {
         thread::yield_now();
     }
     let error = context.register(attrs! { "x" => "y".repeat(300) }).unwrap_err();
@@ -118,7 +118,7 @@ fn what_appears_later_is_waited_for_and_watched() {
     let (here, there) = (node.context(WAY), node.context(WAY));
     let query = attrs! { "name" => "late" };
     let early = loop {
-        match here.find(query.clone()).one_within(Duration::from_millis(20)) {
+        match here.find(query.clone()).one_of_any_within(Duration::from_millis(20)) {
             // A busy machine may hold the server up.
             Err(FindError::Directory(DirectoryError::Silent)) => {}
             early => break early,
@@ -128,7 +128,7 @@ fn what_appears_later_is_waited_for_and_watched() {
     let (now, watcher) = here.find(query.clone()).watch().unwrap();
     assert!(now.is_empty());
     thread::scope(|scope| {
-        let waits = scope.spawn(|| here.find(query.clone()).one_within(LONG).unwrap());
+        let waits = scope.spawn(|| here.find(query.clone()).one_of_any_within(LONG).unwrap());
         let late = there.register(query.clone()).unwrap();
         assert_eq!(waits.join().unwrap(), late.id());
         let Some(Event::Appeared(record)) = watcher.next_within(LONG) else { panic!() };
@@ -150,7 +150,7 @@ fn a_registered_resource_is_found_at_once_on_every_node() {
         for context in &contexts {
             // A new question each time, which no cache answers.
             let query = attrs! { "round" => round.to_string() };
-            assert_eq!(context.find(query).one().unwrap(), resource.id());
+            assert_eq!(context.find(query).only().unwrap(), resource.id());
         }
     }
     let (one, other) = (&contexts[0], &contexts[3]);
@@ -169,11 +169,11 @@ fn what_is_registered_is_found_at_once_by_those_who_asked_before() {
     for round in 0..300 {
         let query = attrs! { "asked before" => round.to_string() };
         for context in others.iter().chain([&home]) {
-            assert!(context.find(query.clone()).one().is_err());
+            assert!(context.find(query.clone()).only().is_err());
         }
         let resource = home.register(query.clone()).unwrap();
         for context in others.iter().chain([&home]) {
-            assert_eq!(context.find(query.clone()).one().unwrap(), resource.id(), "round {round}");
+            assert_eq!(context.find(query.clone()).only().unwrap(), resource.id(), "round {round}");
         }
     }
 }
@@ -186,7 +186,7 @@ fn a_server_that_is_started_again_knows_its_programs() {
     let here = nodes[0].context(WAY);
     let there = nodes[2].context(WAY);
     let resource = there.register(attrs! { "name" => "stays" }).unwrap();
-    assert_eq!(here.find(attrs! { "name" => "stays" }).one().unwrap(), resource.id());
+    assert_eq!(here.find(attrs! { "name" => "stays" }).only().unwrap(), resource.id());
     let Node { server, mut config } = nodes.pop().unwrap();
     config.members = vec![nodes[0].server.address()];
     config.address = server.address();

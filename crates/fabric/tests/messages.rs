@@ -45,7 +45,7 @@ fn any_time_can_be_waited_for() {
     let context = node.context(Way::Memory(Wait::Block));
     let own = context.register(attrs! { "test" => "patient" }).unwrap();
     let query = attrs! { "test" => "patient" };
-    let found = context.find(query.clone()).one_within(Duration::MAX).unwrap();
+    let found = context.find(query.clone()).one_of_any_within(Duration::MAX).unwrap();
     own.send_within(found, Tag(1), b"soon", Duration::MAX).unwrap();
     let message = own.recv_within(Match::tag(1), Duration::MAX).unwrap();
     assert_eq!(message.from, own.id());

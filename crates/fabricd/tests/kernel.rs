@@ -58,7 +58,7 @@ impl Cluster {
         self.here.run(|| {
             let context = Context::open(Config::default()).unwrap();
             let query: Attributes = attrs! { "test" => "kernel" };
-            context.find(query.clone()).one_within(Duration::from_secs(30)).unwrap();
+            context.find(query.clone()).one_of_any_within(Duration::from_secs(30)).unwrap();
             let records = context.find(query).all().unwrap();
             let reader = context.open_region(&records[0]).unwrap();
             (context, reader)

@@ -94,7 +94,7 @@ fn answered_by(here: &Node) -> AnsweredBy {
     here.space.run(|| {
         let context = Context::open(Config::default()).unwrap();
         let query = node_load::query().with(node_load::NODE, "there");
-        let id = context.find(query.clone()).one_within(LONG).unwrap();
+        let id = context.find(query.clone()).one_of_any_within(LONG).unwrap();
         let records = context.find(query).all().unwrap();
         let record = records.iter().find(|record| record.id == id).unwrap();
         let reader = context.open_region(record).unwrap();

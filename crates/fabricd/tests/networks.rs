@@ -180,7 +180,7 @@ fn a_bridge_carries_to_contexts_and_directories_alone() {
     let held = there.open("one");
     let resource = held.id();
     let asks = here.space.run(|| Context::open(Config::default()).unwrap());
-    let bridge = asks.find(bridge::query()).one_within(LONG).unwrap();
+    let bridge = asks.find(bridge::query()).one_of_any_within(LONG).unwrap();
     let known = bridge::known(&asks.find(bridge::query()).all().unwrap());
     let at = asks.locate(resource).unwrap().unwrap().addresses[0].port();
     let call = |port: u16, whom| {

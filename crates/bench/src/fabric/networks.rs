@@ -134,7 +134,7 @@ impl Row {
         self.near.run(move || {
             let context = Context::open(blocking())?;
             let query = attrs! { "service" => "echo", "node" => node };
-            let mut probe = Probe::new(&context, context.find(query).one_within(PATIENCE)?)?;
+            let mut probe = Probe::new(&context, context.find(query).one_of_any_within(PATIENCE)?)?;
             let mut ask = |count| {
                 (0..count).try_for_each(|_| probe.round_trip(&[7; SHORT], PATIENCE).map(drop))
             };

@@ -90,7 +90,7 @@ fn ls(arguments: &FabricListArguments) -> Result<Ending> {
 fn find(arguments: &FabricFindArguments) -> Result<Ending> {
     let query = query(&arguments.attributes)?;
     let context = open(&arguments.place, Carrier::Usual)?;
-    let found = context.find(query.clone()).one_within(duration(arguments.within));
+    let found = context.find(query.clone()).one_of_any_within(duration(arguments.within));
     let id = match found {
         Ok(id) => id,
         Err(error @ FindError::None(_)) => {

@@ -71,7 +71,7 @@ static void messages(ktf_context *here, ktf_context *there)
 	ktf_id peer, ids[1], own;
 	size_t found, length;
 	pthread_t thread;
-	ktf_result found_one;
+	ktf_result found_only;
 	char *data = malloc(1000001);
 
 	CHECK(data);
@@ -82,13 +82,13 @@ static void messages(ktf_context *here, ktf_context *there)
 		;
 	CHECK(ktf_resource_register(there, server, COUNT(server), &table) == KTF_OK);
 	CHECK(ktf_resource_find_any(here, named, 1, 30 * SECOND, &peer) == KTF_OK);
-	CHECK(ktf_resource_find_one(here, server, COUNT(server), 30 * SECOND, &peer) == KTF_OK);
-	CHECK(ktf_resource_find_one(here, NULL, 0, 30 * SECOND, &own) == KTF_SEVERAL);
+	CHECK(ktf_resource_find_only(here, server, COUNT(server), 30 * SECOND, &peer) == KTF_OK);
+	CHECK(ktf_resource_find_only(here, NULL, 0, 30 * SECOND, &own) == KTF_SEVERAL);
 	/* A busy machine may hold the daemon up for longer. */
 	do
-		found_one = ktf_resource_find_one(here, nobody, 1, SECOND / 100, &own);
-	while (found_one == KTF_NO_DAEMON);
-	CHECK(found_one == KTF_NOT_FOUND);
+		found_only = ktf_resource_find_only(here, nobody, 1, SECOND / 100, &own);
+	while (found_only == KTF_NO_DAEMON);
+	CHECK(found_only == KTF_NOT_FOUND);
 	do
 		CHECK(ktf_resource_find_all(here, NULL, 0, ids, 1, &found) == KTF_OK);
 	while (found > 2);
@@ -615,7 +615,7 @@ static void too_long_or_too_many(ktf_context *context)
 	CHECK(ktf_resource_register(context, no_name, 1, &resource) == KTF_INVALID);
 	CHECK(ktf_resource_register(context, long_name, 1, &resource) == KTF_TOO_LONG);
 	CHECK(ktf_resource_register(context, many, 33, &resource) == KTF_TOO_LONG);
-	CHECK(ktf_resource_find_one(context, many, 33, KTF_NOW, &id) == KTF_TOO_LONG);
+	CHECK(ktf_resource_find_only(context, many, 33, KTF_NOW, &id) == KTF_TOO_LONG);
 	CHECK(ktf_resource_find_any(context, many, 33, KTF_NOW, &id) == KTF_TOO_LONG);
 	CHECK(ktf_resource_find_all(context, many, 33, NULL, 0, &found) == KTF_TOO_LONG);
 	CHECK(ktf_watch_open(context, many, 33, &watch) == KTF_TOO_LONG);
