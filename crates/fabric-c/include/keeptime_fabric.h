@@ -180,14 +180,15 @@ typedef struct ktf_undelivered {
 typedef enum ktf_event_kind {
 	KTF_APPEARED = 1,
 	KTF_DISAPPEARED = 2,
-	KTF_MISSED = 3	/* more happened than was kept, 65536 events: look at everything anew */
+	KTF_MISSED = 3,	/* more happened than was kept, 65536 events: look at everything anew */
+	KTF_WOKEN = 4	/* nothing happened: ktf_watch_wake() was called */
 } ktf_event_kind;
 
 /* What happened, and to which resource. */
 typedef struct ktf_event {
 	uint32_t kind;		/* ktf_event_kind */
 	uint32_t reserved;	/* 0 */
-	ktf_id id;		/* zeros with KTF_MISSED */
+	ktf_id id;		/* zeros with KTF_MISSED and KTF_WOKEN */
 } ktf_event;
 
 /* Who has answered a read. */
@@ -388,6 +389,10 @@ ktf_result ktf_watch_next(ktf_watch *watch, int64_t timeout, ktf_event *event);
  * null. Waits for what happens. KTF_TIMED_OUT, KTF_INVALID. */
 ktf_result ktf_watch_next_record(ktf_watch *watch, int64_t timeout, ktf_event *event,
 				 ktf_records **records);
+
+/* Wakes a thread that waits for what happens next, by KTF_WOKEN; if none waits, the next one that would.
+ * Called by any thread, to end it before the watch is closed. KTF_INVALID. */
+ktf_result ktf_watch_wake(ktf_watch *watch);
 
 /* Closes a watch. Null is ignored. Not while another thread waits for what happens next. */
 void ktf_watch_close(ktf_watch *watch);

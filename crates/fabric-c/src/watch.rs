@@ -73,6 +73,15 @@ pub unsafe extern "C" fn ktf_watch_next_record(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_watch_wake(watch: *mut Watch) -> Outcome {
+    outcome_of(|| {
+        // SAFETY: as the header says.
+        unsafe { borrowed(watch, "watch")? }.watcher.wake();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn ktf_watch_close(watch: *mut Watch) {
     // SAFETY: as the header says.
     unsafe { drop_handle(watch) };
@@ -93,6 +102,7 @@ impl From<&Event> for EventFields {
         let (kind, id) = match event {
             Event::Appeared(record) => (1, record.id.into()),
             Event::Gone(id) => (2, (*id).into()),
+            Event::Woken => (4, Id::NOBODY),
             _ => (3, Id::NOBODY),
         };
         Self { kind, reserved: 0, id }

@@ -379,6 +379,12 @@ impl Watcher {
     pub fn next_within(&self, time: Duration) -> Option<Event> {
         self.watch.next_until(after(time))
     }
+
+    /// Has one [`Watcher::next_within`] of another thread's return with [`Event::Woken`] at once, or the next one if none
+    /// waits.
+    pub fn wake(&self) {
+        self.watch.wake();
+    }
 }
 
 impl Shared {

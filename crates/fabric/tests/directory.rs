@@ -139,6 +139,24 @@ fn what_appears_later_is_waited_for_and_watched() {
     });
 }
 
+/// One call for each time, whether it waits already or not.
+#[test]
+fn who_watches_is_woken() {
+    let node = Node::start("n0", &[]);
+    let context = node.context(WAY);
+    let (_, watcher) = context.find(attrs! { "name" => "nobody" }).watch().unwrap();
+    watcher.wake();
+    assert_eq!(watcher.next_within(Duration::MAX), Some(Event::Woken));
+    assert_eq!(watcher.next_within(Duration::ZERO), None);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| watcher.next_within(Duration::MAX));
+        // Most probably it waits by then.
+        thread::park_timeout(Duration::from_millis(20));
+        watcher.wake();
+        assert_eq!(waits.join().unwrap(), Some(Event::Woken));
+    });
+}
+
 /// `register` returns when every node answers with the resource: nobody has to wait or ask twice.
 #[test]
 fn a_registered_resource_is_found_at_once_on_every_node() {

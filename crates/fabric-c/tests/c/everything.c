@@ -379,6 +379,8 @@ static void watches(ktf_context *here, ktf_context *there)
 	ktf_resource_drop(second);
 	CHECK(ktf_watch_next(watch, 30 * SECOND, &event) == KTF_OK);
 	CHECK(event.kind == KTF_DISAPPEARED && memcmp(&event.id, &id, sizeof(id)) == 0);
+	CHECK(ktf_watch_wake(watch) == KTF_OK && ktf_watch_wake(NULL) == KTF_INVALID);
+	CHECK(ktf_watch_next(watch, KTF_FOREVER, &event) == KTF_OK && event.kind == KTF_WOKEN);
 	ktf_watch_close(watch);
 	ktf_resource_drop(first);
 }

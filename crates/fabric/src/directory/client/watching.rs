@@ -25,6 +25,8 @@ pub enum Event {
     Gone(ResourceId),
     /// More happened than was kept: look at everything anew.
     Missed,
+    /// Nothing, to any resource: the watcher was woken by [`Watcher::wake`](crate::Watcher::wake).
+    Woken,
 }
 
 /// Events of one question, from when it was made.
@@ -35,6 +37,7 @@ pub struct Watch {
     watcher: u64,
     /// Whether it was told that its question is kept no longer.
     is_lost: AtomicBool,
+    is_woken: AtomicBool,
 }
 
 /// All watchers of one question, by number, and what each has not taken yet.
@@ -54,8 +57,8 @@ impl Client {
         let subscription = state.subscription(query);
         let watched = state.subscriptions.watch(subscription);
         let (watcher, records) = watched.ok_or(DirectoryError::Silent)?;
-        let (shared, is_lost) = (self.shared.clone(), AtomicBool::new(false));
-        Ok((records, Watch { shared, subscription, watcher, is_lost }))
+        let (shared, is_lost, is_woken) = (self.shared.clone(), false.into(), false.into());
+        Ok((records, Watch { shared, subscription, watcher, is_lost, is_woken }))
     }
 }
 
@@ -64,6 +67,9 @@ impl Watch {
     pub fn next_until(&self, deadline: Instant) -> Option<Event> {
         let mut state = self.shared.lock();
         loop {
+            if self.is_woken.swap(false, Ordering::Relaxed) {
+                return Some(Event::Woken);
+            }
             let subscription = state.subscriptions.of_mut(self.subscription);
             match subscription.and_then(|found| found.watchers.of(self.watcher)) {
                 // A later server has refused the question, as whoever looks anew is told.
@@ -79,6 +85,14 @@ impl Watch {
             }
             state = self.shared.wait_for_change(state, time);
         }
+    }
+
+    /// Has one call for the next event end, which waits or is still to be made.
+    pub fn wake(&self) {
+        // With the lock, so that this cannot fall between a thread's look and its sleep.
+        let _state = self.shared.lock();
+        self.is_woken.store(true, Ordering::Relaxed);
+        self.shared.notify_all();
     }
 }
 
