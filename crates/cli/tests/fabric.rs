@@ -179,7 +179,7 @@ fn bad_input_names_what_would_be_accepted() {
     let output = Command::new(KEEPTIME).args(["fabric", "ls", "--directory", "t-none"]).output();
     let output = output.unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("start keeptime-fabricd"), "{}", said(&output));
+    assert!(said(&output).contains("start keeptime-fabricd --name t-none"), "{}", said(&output));
 }
 
 /// A daemon that others reach, or that calls others, says whom it believes.

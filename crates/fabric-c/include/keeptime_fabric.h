@@ -106,8 +106,8 @@ typedef struct ktf_attribute {
 
 /* What a context is to be. Only fields whose bit is in field_mask are looked at; the comment of each
  * begins with what it is otherwise, as in ktf_context_open() with a null pointer. wait_nanos and
- * close_nanos are refused when they are negative: they are no timeouts. Fields and bits may be added
- * at the end. */
+ * close_nanos are refused when they are negative: they are no timeouts. So are numbers of the others
+ * that nothing is said of. Fields and bits may be added at the end. */
 typedef struct ktf_config {
 	uint64_t field_mask;		/* which of the others are set, KTF_CONFIG_... */
 	const char *directory;		/* "keeptime-fabric": name of the node's daemon */
@@ -207,7 +207,7 @@ typedef struct ktf_reading {
 } ktf_reading;
 
 /* What a region looks like. A record takes 16 bytes besides its data, and a whole number of 64 bytes;
- * a region has at most 64 MiB. */
+ * a region has at most 64 MiB. Numbers that nothing is said of are refused. */
 typedef struct ktf_layout {
 	uint32_t records;	/* how many, counted from 0 */
 	uint32_t bytes;		/* data of each, 1 to 65536; 48 for a cell, which is a cache line */
@@ -234,11 +234,12 @@ size_t ktf_error_text(char *buffer, size_t length);
 /* ---- Contexts -------------------------------------------------------------------------------- */
 
 /* Opens a context: all interfaces of the node, and shared memory. config says otherwise, and may be
- * null. Waits for the daemon, for about 10 s at most. KTF_SYSTEM is also an address to listen at that
- * the node does not have, or a port that is taken. The context has threads of its own, in which
- * signals are blocked. Where a program ends with it open, by exit() or the end of main(), what was sent
- * is carried for at most 0.1 s before, but for long messages that nobody has taken; what is not carried
- * then, or when a signal or _exit() ends the program, is lost without a word. KTF_NO_DAEMON, KTF_INVALID, KTF_SYSTEM. */
+ * null. Waits for the daemon's answer, for about 10 s at most; where none runs, it returns at once.
+ * KTF_SYSTEM is also an address to listen at that the node does not have, or a port that is taken. The
+ * context has threads of its own, in which signals are blocked. Where a program ends with it open, by
+ * exit() or the end of main(), what was sent is carried for at most 0.1 s before, but for long messages
+ * that nobody has taken; what is not carried then, or when a signal or _exit() ends the program, is
+ * lost without a word. KTF_NO_DAEMON, KTF_INVALID, KTF_SYSTEM. */
 ktf_result ktf_context_open(const ktf_config *config, ktf_context **context);
 
 /* Closes a context. Null is ignored. It ends when its last resource, region and watch are dropped

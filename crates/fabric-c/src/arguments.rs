@@ -144,6 +144,15 @@ pub fn known(mask: u64, known: u64) -> Result<u64, Failure> {
     }
 }
 
+/// What 0 and 1 say. Other numbers may come to mean something.
+pub fn is_so(number: u32, name: &str) -> Result<bool, Failure> {
+    match number {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(Failure::invalid(format!("{name} is {other}: 0 and 1 are accepted"))),
+    }
+}
+
 /// Makes sure that memory can be so long: what is longer was a number below zero.
 pub fn can_be(length: usize, name: &str) -> Result<(), Failure> {
     if isize::try_from(length).is_ok() {

@@ -1,6 +1,6 @@
 //! `ktf_context_*`.
 
-use crate::arguments::{Time, known, output, owned, text};
+use crate::arguments::{Time, is_so, known, output, owned, text};
 use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
 use crate::types::ConfigFields;
 use fabric::{Callers, Config, Context, Protocol, Wait};
@@ -75,10 +75,12 @@ unsafe fn config_of(fields: *const ConfigFields) -> Result<Config, Failure> {
             config.close_time = span(addr_of!((*fields).close_nanos).read(), "close_nanos")?;
         }
         if mask & SHARED_MEMORY != 0 {
-            config.shared_memory = addr_of!((*fields).shared_memory).read() != 0;
+            let said = addr_of!((*fields).shared_memory).read();
+            config.shared_memory = is_so(said.into(), "shared_memory")?;
         }
         if mask & PROGRESS_THREAD != 0 {
-            config.progress_thread = addr_of!((*fields).progress_thread).read() != 0;
+            let said = addr_of!((*fields).progress_thread).read();
+            config.progress_thread = is_so(said.into(), "progress_thread")?;
         }
         if mask & BETWEEN_NODES != 0 {
             let number = addr_of!((*fields).between_nodes).read();
@@ -87,14 +89,8 @@ unsafe fn config_of(fields: *const ConfigFields) -> Result<Config, Failure> {
             config.between_nodes = found;
         }
         if mask & CALLERS != 0 {
-            config.callers = match addr_of!((*fields).callers).read() {
-                0 => Callers::SameUser,
-                1 => Callers::AnyUser,
-                other => {
-                    let text = format!("callers is {other}: 0 and 1 are accepted");
-                    return Err(Failure::invalid(text));
-                }
-            };
+            let are_any = is_so(addr_of!((*fields).callers).read().into(), "callers")?;
+            config.callers = if are_any { Callers::AnyUser } else { Callers::SameUser };
         }
         if mask & LISTEN != 0 {
             config.listen = address(text(addr_of!((*fields).listen).read(), "listen")?)?;

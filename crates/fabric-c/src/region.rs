@@ -1,6 +1,6 @@
 //! `ktf_region_*` and `ktf_reader_*`.
 
-use crate::arguments::{attributes, borrowed, bytes, output, write_if_wanted};
+use crate::arguments::{attributes, borrowed, bytes, is_so, output, write_if_wanted};
 use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
 use crate::records::{Records, at};
 use crate::types::{Attribute, Id, LayoutFields, ReadingFields};
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn ktf_reader_open(
         let (context, query, reader) = unsafe {
             (borrowed(context, "context")?, attributes(list, count)?, output(reader, "reader")?)
         };
-        let text = query.to_string();
+        let text = query.wanted();
         let records = context.find(query).all()?;
         let record = match records.as_slice() {
             [record] => record,
@@ -222,7 +222,7 @@ fn layout_of(fields: &LayoutFields) -> Result<Layout, Failure> {
         return Err(Failure::invalid(text));
     }
     let layout = Layout::new(fields.records, fields.bytes)?;
-    Ok(if fields.adds == 0 { layout } else { layout.with_adds() })
+    Ok(if is_so(fields.adds, "layout.adds")? { layout.with_adds() } else { layout })
 }
 
 fn code(by: AnsweredBy) -> u32 {

@@ -101,7 +101,7 @@ impl From<&Event> for EventFields {
     fn from(event: &Event) -> Self {
         let (kind, id) = match event {
             Event::Appeared(record) => (1, record.id.into()),
-            Event::Gone(id) => (2, (*id).into()),
+            Event::Disappeared(id) => (2, (*id).into()),
             Event::Woken => (4, Id::NOBODY),
             _ => (3, Id::NOBODY),
         };

@@ -78,6 +78,11 @@ impl Attributes {
         others.0.iter().all(|(name, value)| self.0.get(name) == Some(value))
     }
 
+    /// As what is sought, in sentences.
+    pub fn wanted(&self) -> String {
+        if self.0.is_empty() { "any attributes".into() } else { self.to_string() }
+    }
+
     /// Checks the limits that keep directories small.
     ///
     /// # Errors

@@ -57,7 +57,7 @@ impl Protocol {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Config {
-    /// The name of the node's directory server.
+    /// The name of the node's daemon.
     pub directory: String,
     /// Where other nodes reach this context; unspecified address: on every interface, port 0: any
     /// free one.

@@ -82,7 +82,7 @@ impl Context {
     /// Opens a context: all interfaces of the node, and shared memory.
     ///
     /// # Errors
-    /// If there is no directory server on the node, the kernel does not give what is needed, or this program was built without
+    /// If no daemon runs on the node, the kernel does not give what is needed, or this program was built without
     /// what is to carry its messages.
     pub fn open(config: Config) -> Result<Self, OpenError> {
         let (close_time, with_worker) = (config.close_time, config.progress_thread);
@@ -119,7 +119,7 @@ impl Context {
         Ok(resource)
     }
 
-    /// Where the context of a resource is, asked anew of the node's directory server, whatever is known
+    /// Where the context of a resource is, asked anew of the node's daemon, whatever is known
     /// already. Sending needs none of this. None if there is no such context.
     ///
     /// # Errors
@@ -353,16 +353,16 @@ impl Search<'_> {
             all.keys().next().map(|first| (*first, all.len()))
         })?;
         match found {
-            None => Err(FindError::None(self.query.to_string())),
+            None => Err(FindError::None(self.query.wanted())),
             Some((first, 1)) => Ok(first),
-            Some((_, count)) => Err(FindError::Several { query: self.query.to_string(), count }),
+            Some((_, count)) => Err(FindError::Several { query: self.query.wanted(), count }),
         }
     }
 
     fn any_until(&self, deadline: Option<Instant>) -> Result<ResourceId, FindError> {
         let directory = self.shared.core.directory();
         let found = directory.find(&self.query, deadline, |all| all.keys().next().copied())?;
-        found.ok_or_else(|| FindError::None(self.query.to_string()))
+        found.ok_or_else(|| FindError::None(self.query.wanted()))
     }
 }
 

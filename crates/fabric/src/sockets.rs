@@ -52,6 +52,15 @@ pub fn call(name: &str, kind: SockType, time: Duration) -> io::Result<OwnedFd> {
     }
 }
 
+/// Why the daemon `name` cannot have its name.
+pub fn taken(error: io::Error, name: &str) -> io::Error {
+    if error.kind() != ErrorKind::AddrInUse {
+        return error;
+    }
+    let text = format!("a daemon named {name:?} runs on this node already");
+    io::Error::new(ErrorKind::AddrInUse, text)
+}
+
 /// A time as sockets are told it, of which none would be for ever.
 pub fn time_value(time: Duration) -> TimeVal {
     TimeVal::new(time.as_secs() as libc::time_t, time.subsec_micros() as libc::suseconds_t)

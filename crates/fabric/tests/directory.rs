@@ -8,8 +8,9 @@ use common::{LONG, Node, Way, until};
 use keeptime_fabric::directory::Server;
 use keeptime_fabric::directory::client::{Client, DirectoryError};
 use keeptime_fabric::directory::protocol::{Answer, VERSION, decode, encode};
+use keeptime_fabric::region::{PlainMemories, RegionServer, RegionServerConfig};
 use keeptime_fabric::{
-    Callers, Carriers, Context, ContextId, ContextInfo, Event, FindError, Match, Protocol,
+    Callers, Carriers, Config, Context, ContextId, ContextInfo, Event, FindError, Match, Protocol,
     RegisterError, Tag, Wait, attrs,
 };
 use std::io::{Read, Write};
@@ -37,7 +38,7 @@ fn cluster(size: usize) -> Vec<Node> {
         while there.len() < size {
             match watcher.next_within(LONG) {
                 Some(Event::Appeared(record)) => there.push(record),
-                Some(Event::Gone(id)) => there.retain(|record| record.id != id),
+                Some(Event::Disappeared(id)) => there.retain(|record| record.id != id),
                 other => panic!("{other:?} with {} of {size} nodes", there.len()),
             }
         }
@@ -135,7 +136,7 @@ fn what_appears_later_is_waited_for_and_watched() {
         assert_eq!((record.id, &record.attributes), (late.id(), &query));
         let id = late.id();
         drop(late);
-        assert_eq!(watcher.next_within(LONG), Some(Event::Gone(id)));
+        assert_eq!(watcher.next_within(LONG), Some(Event::Disappeared(id)));
     });
 }
 
@@ -210,7 +211,7 @@ fn a_server_that_is_started_again_knows_its_programs() {
     config.address = server.address();
     let (_, watcher) = here.find(attrs! { "name" => "stays" }).watch().unwrap();
     drop(server);
-    assert_eq!(watcher.next_within(LONG), Some(Event::Gone(resource.id())));
+    assert_eq!(watcher.next_within(LONG), Some(Event::Disappeared(resource.id())));
     let _server = Server::start(config).unwrap();
     let Some(Event::Appeared(record)) = watcher.next_within(LONG) else { panic!("not again") };
     assert_eq!(record.id, resource.id());
@@ -270,4 +271,22 @@ fn a_second_node_of_the_same_name_is_refused() {
     assert!(other.find(attrs! { "name" => "twin" }).one_of_any().is_err());
     let second = Server::start(twin.config.clone());
     assert!(second.is_err(), "one server of a name on a machine");
+}
+
+/// Whoever starts one is told what is in the way, and who finds none, what to start.
+#[test]
+fn a_name_belongs_to_one_daemon() {
+    let node = Node::start("n0", &[]);
+    let name = &node.config.name;
+    let text = format!("a daemon named {name:?} runs on this node already");
+    let again = Server::start(node.config.clone()).unwrap_err();
+    assert_eq!(again.to_string(), text);
+    let regions = RegionServerConfig { name: name.clone(), port: 0 };
+    let memories = || RegionServer::start(&regions, |_| Ok(Box::new(PlainMemories)));
+    let _first = memories().unwrap();
+    assert_eq!(memories().unwrap_err().to_string(), text);
+    let mut config = Config::default();
+    config.directory = format!("{name}-not");
+    let none = Context::open(config).unwrap_err().to_string();
+    assert!(none.ends_with(&format!("start keeptime-fabricd --name {name}-not")), "{none}");
 }

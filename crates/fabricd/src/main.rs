@@ -41,7 +41,7 @@ one.";
 ///
 /// One runs on each node, until it is told to end by SIGTERM.
 #[derive(Debug, Parser)]
-#[command(after_help = EXAMPLES)]
+#[command(version, after_help = EXAMPLES)]
 struct Arguments {
     /// The node's name, unlike that of any other node
     #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new(), required_unless_present = "make_key")]
@@ -215,6 +215,7 @@ mod tests {
 
     use super::*;
     use clap::CommandFactory;
+    use clap::error::ErrorKind;
     use std::fs;
 
     // Goal: the manual page says what the help says. `KEEPTIME_REWRITE=1 cargo test -p keeptime-fabricd --bins` writes it anew.
@@ -228,5 +229,13 @@ mod tests {
         }
         let found = fs::read(&path).unwrap_or_default();
         assert!(found == page, "{}: it is to be written anew (above)", path.display());
+    }
+
+    /// Whoever asks has no node to name.
+    #[test]
+    fn a_daemon_tells_its_version() {
+        let told = Arguments::try_parse_from(["keeptime-fabricd", "--version"]).unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::DisplayVersion);
+        assert_eq!(told.to_string(), concat!("keeptime-fabricd ", env!("CARGO_PKG_VERSION"), "\n"));
     }
 }

@@ -40,7 +40,7 @@ impl Survey {
                 Event::Appeared(record) => {
                     Arc::make_mut(chart).appeared(record.id, &record.attributes);
                 }
-                Event::Gone(id) => Arc::make_mut(chart).gone(id),
+                Event::Disappeared(id) => Arc::make_mut(chart).gone(id),
                 // More was missed than can be told one by one.
                 _ => (*watcher, *chart) = watch(&self.context, &self.name)?,
             }

@@ -209,7 +209,11 @@ fn what_is_wrong_is_named() {
     for (words, code, text) in [
         ("serve --misses 2", 64, "expected a number from 0 to 1"),
         ("serve --partitions 0", 64, "0 is not in 1..=1024"),
-        ("get key --directory nobody-is-called-so", 2, "start keeptime-fabricd"),
+        (
+            "get key --directory nobody-is-called-so",
+            2,
+            "start keeptime-fabricd --name nobody-is-called-so",
+        ),
     ] {
         let words: Vec<_> = words.split(' ').map(String::from).collect();
         let output = command(&words).output().unwrap();

@@ -72,6 +72,7 @@ static void messages(ktf_context *here, ktf_context *there)
 	size_t found, length;
 	pthread_t thread;
 	ktf_result found_only;
+	char text[120];
 	char *data = malloc(1000001);
 
 	CHECK(data);
@@ -84,6 +85,8 @@ static void messages(ktf_context *here, ktf_context *there)
 	CHECK(ktf_resource_find_any(here, named, 1, 30 * SECOND, &peer) == KTF_OK);
 	CHECK(ktf_resource_find_only(here, server, COUNT(server), 30 * SECOND, &peer) == KTF_OK);
 	CHECK(ktf_resource_find_only(here, NULL, 0, 30 * SECOND, &own) == KTF_SEVERAL);
+	(void)ktf_error_text(text, sizeof(text));
+	CHECK(strstr(text, " resources have any attributes, one was asked for"));
 	/* A busy machine may hold the daemon up for longer. */
 	do
 		found_only = ktf_resource_find_only(here, nobody, 1, SECOND / 100, &own);
@@ -533,6 +536,7 @@ static void what_would_be_lost(ktf_context *context)
 	static const ktf_attribute twice[] = { { "name", "a" }, { "type", "x" }, { "name", "b" } };
 	static const ktf_attribute own[] = { { "region", "mine" } };
 	const ktf_layout reserved = { .records = 1, .bytes = 48, .reserved = 1 };
+	const ktf_layout adds = { .records = 1, .bytes = 48, .adds = 7 };
 	const ktf_layout layout = { .records = 1, .bytes = 48 };
 	ktf_resource *resource = NULL;
 	ktf_region *region = NULL;
@@ -548,6 +552,7 @@ static void what_would_be_lost(ktf_context *context)
 	CHECK(ktf_region_publish(context, twice, COUNT(twice), &layout, &region) == KTF_INVALID);
 	CHECK(ktf_region_publish(context, own, 1, &layout, &region) == KTF_INVALID);
 	CHECK(ktf_region_publish(context, cells, 1, &reserved, &region) == KTF_INVALID);
+	CHECK(ktf_region_publish(context, cells, 1, &adds, &region) == KTF_INVALID);
 	CHECK(resource == NULL && region == NULL && found == NULL);
 }
 
@@ -654,6 +659,14 @@ static void bad_arguments(ktf_context *context)
 	CHECK(ktf_context_open(&config, &none) == KTF_INVALID);
 	config.field_mask = KTF_CONFIG_CLOSE;
 	config.close_nanos = -1;
+	CHECK(ktf_context_open(&config, &none) == KTF_INVALID);
+	config.field_mask = KTF_CONFIG_SHARED_MEMORY;
+	config.shared_memory = 7;
+	CHECK(ktf_context_open(&config, &none) == KTF_INVALID);
+	(void)ktf_error_text(text, sizeof(text));
+	CHECK(strcmp(text, "shared_memory is 7: 0 and 1 are accepted") == 0);
+	config.field_mask = KTF_CONFIG_PROGRESS_THREAD;
+	config.progress_thread = 7;
 	CHECK(ktf_context_open(&config, &none) == KTF_INVALID);
 	config.field_mask = KTF_CONFIG_BETWEEN_NODES;
 	config.between_nodes = 4;

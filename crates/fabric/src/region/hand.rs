@@ -2,7 +2,7 @@
 //! datagram each way, and a descriptor with the answer.
 
 use super::layout::{InvalidLayout, Layout};
-use crate::sockets::{call, expect_trusted, receive, time_value};
+use crate::sockets::{call, expect_trusted, receive, taken, time_value};
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::ReceiveTimeout;
 use nix::sys::socket::{
@@ -109,7 +109,8 @@ pub fn layout_of(records: u32, bytes: u32, adds: bool) -> Result<Layout, Invalid
 pub fn serve(name: &str) -> io::Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
-    bind(listener.as_raw_fd(), &UnixAddr::new_abstract(name_of(name).as_bytes())?)?;
+    bind(listener.as_raw_fd(), &UnixAddr::new_abstract(name_of(name).as_bytes())?)
+        .map_err(|errno| taken(errno.into(), name))?;
     listen(&listener, Backlog::MAXCONN)?;
     Ok(listener)
 }

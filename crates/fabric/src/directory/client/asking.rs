@@ -3,6 +3,7 @@
 
 use super::Client;
 use super::state::{Shared, State};
+use crate::directory::DEFAULT_NAME;
 use crate::directory::protocol::{Introduction, Request};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ pub(super) const ANSWER_LEAST: Duration = Duration::from_secs(1);
 #[non_exhaustive]
 pub enum DirectoryError {
     /// There is no server on this node.
-    #[error("no directory server named {name:?} on this node ({why}): start keeptime-fabricd")]
+    #[error("no daemon named {name:?} on this node ({why}): start keeptime-fabricd{}", named(name))]
     Unreachable {
         /// Its name.
         name: String,
@@ -27,11 +28,16 @@ pub enum DirectoryError {
         why: String,
     },
     /// The server does not accept it.
-    #[error("the directory server refuses: {0}")]
+    #[error("the node's daemon refuses: {0}")]
     Refused(String),
     /// It did not answer in time.
-    #[error("the directory server did not answer in time")]
+    #[error("the node's daemon did not answer in time")]
     Silent,
+}
+
+/// The option by which a daemon is named so.
+fn named(name: &str) -> String {
+    if name == DEFAULT_NAME { String::new() } else { format!(" --name {name}") }
 }
 
 /// What the server answers to a question: what it has found, if anything, or why it refuses.

@@ -84,7 +84,7 @@ impl Subscription {
         let held = self.held.remove(&record.id);
         let is_back = held.as_ref().is_some_and(|held| held.record == record);
         if held.is_some() && !is_back {
-            self.watchers.tell(&Event::Gone(record.id));
+            self.watchers.tell(&Event::Disappeared(record.id));
         }
         if !is_back {
             self.watchers.tell(&Event::Appeared(record.clone()));
@@ -95,7 +95,7 @@ impl Subscription {
     /// One less.
     pub(super) fn gone(&mut self, id: ResourceId) {
         if self.records.remove(&id).is_some() {
-            self.watchers.tell(&Event::Gone(id));
+            self.watchers.tell(&Event::Disappeared(id));
         }
     }
 
@@ -104,7 +104,7 @@ impl Subscription {
         let over = self.held.iter().filter(|(_, held)| held.until <= now);
         for id in over.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.held.remove(&id);
-            self.watchers.tell(&Event::Gone(id));
+            self.watchers.tell(&Event::Disappeared(id));
         }
     }
 
@@ -136,7 +136,10 @@ mod tests {
         }
         let events: Vec<Event> = subscription.watchers.of(1).unwrap().drain(..).collect();
         let id = old.id;
-        assert_eq!(events, [Event::Appeared(old), Event::Gone(id), Event::Appeared(new.clone())]);
+        assert_eq!(
+            events,
+            [Event::Appeared(old), Event::Disappeared(id), Event::Appeared(new.clone())]
+        );
         assert_eq!(subscription.records, BTreeMap::from([(id, new)]));
     }
 

@@ -186,10 +186,10 @@ mod tests {
             assert_eq!(step(soon, answer), (1, vec![]));
         }
         assert_eq!(step(soon, found(&[])), (0, vec![]));
-        let events = vec![Event::Gone(id), Event::Appeared(other.clone())];
+        let events = vec![Event::Disappeared(id), Event::Appeared(other.clone())];
         assert_eq!(step(soon, appeared(&other)), (1, events));
         assert_eq!(step(soon, found(&[])), (0, vec![]));
-        assert_eq!(step(late, None), (0, vec![Event::Gone(id)]));
+        assert_eq!(step(late, None), (0, vec![Event::Disappeared(id)]));
         assert_eq!(step(late, appeared(&there)), (1, vec![Event::Appeared(there.clone())]));
         assert!(!state.subscriptions.are_settling());
     }

@@ -22,7 +22,7 @@ pub enum Event {
     /// A resource is there.
     Appeared(Record),
     /// It is no more.
-    Gone(ResourceId),
+    Disappeared(ResourceId),
     /// More happened than was kept: look at everything anew.
     Missed,
     /// Nothing, to any resource: the watcher was woken by [`Watcher::wake`](crate::Watcher::wake).

@@ -14,7 +14,7 @@ use crate::directory::protocol::{Answer, Update};
 use crate::directory::seal::Hail;
 use crate::directory::state::{ALIVE_EVERY, ConnectionId, Directory, Input, Output};
 use crate::door::ClusterKey;
-use crate::sockets::accepted;
+use crate::sockets::{accepted, taken};
 use crate::{random, random_bytes};
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -58,7 +58,8 @@ impl EventLoop {
     /// # Errors
     /// If there is one of this name on this node already, or the address is not to be had.
     pub(super) fn new(config: ServerConfig) -> io::Result<Self> {
-        let programs = UnixListener::bind_addr(&address_of(&config.name)?)?;
+        let programs = UnixListener::bind_addr(&address_of(&config.name)?)
+            .map_err(|error| taken(error, &config.name))?;
         let servers = TcpListener::bind(config.address)?;
         let address = servers.local_addr()?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
