@@ -8,12 +8,19 @@
 
 use keeptime_fabric::{Config, Context, Match, Tag, attrs};
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const ASK: Tag = Tag(1);
 const ANSWER: u64 = 2;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    let Err(error) = run() else { return ExitCode::SUCCESS };
+    eprintln!("ping: {error}");
+    ExitCode::FAILURE
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let context = Context::open(Config::default())?;
     if std::env::args().nth(1).as_deref() == Some("answer") {
         let resource = context.register(attrs! { "example" => "ping", "role" => "answers" })?;

@@ -50,7 +50,7 @@
 //! | [`frame`] | frames as bytes (pure) |
 //! | [`matching`] | which message a receiver gets (pure) |
 //! | [`flow`] | windows, confirmations, and what is told when a link breaks (pure) |
-//! | [`pacing`] | whose turn it is among flows with reserved rates (pure; the thesis' section 2.1) |
+//! | [`pacing`] | whose turn it is among flows with reserved rates (pure; after section 2.1 of Senapathi's thesis) |
 //! | `ring` | the decisions of a ring in shared memory (pure; checked with loom) |
 //! | [`directory::state`], [`directory::records`] | the directory as a state machine (pure) |
 //! | `carriers` | over what a context can be called, and what its callers take (pure) |

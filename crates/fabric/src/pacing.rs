@@ -1,5 +1,6 @@
-//! Whose turn it is, when flows have reserved rates (pure): section 2.1 of the thesis, by
-//! inter-dispatch times and next dispatch times, at the host.
+//! Whose turn it is, when flows have reserved rates (pure): section 2.1 of S. Senapathi's thesis, "QoS-aware Middleware to
+//! Support Interactive and Resource-Adaptive Applications on Myrinet Clusters", by inter-dispatch times and next dispatch
+//! times, at the host.
 //!
 //! A flow whose message is posted may be dispatched when its next dispatch time has come; of
 //! several, the one with the least goes first, and the least is always at hand. After a dispatch
