@@ -73,7 +73,8 @@ typedef struct ktf_id {
 } ktf_id;
 
 /* A name and a value. A list of them has each name once, in any order; as a question an empty list
- * fits every resource. The attribute named region is the library's: by it a region is found. */
+ * fits every resource. Names that begin with keeptime. are the library's: a resource is not registered
+ * with such ones, and is found by them. */
 typedef struct ktf_attribute {
 	const char *name;	/* at least one byte */
 	const char *value;
@@ -401,7 +402,7 @@ void ktf_watch_close(ktf_watch *watch);
 /* ---- Regions --------------------------------------------------------------------------------- */
 
 /* Publishes a region, all records zero, and registers a resource for it. The attribute that says where
- * the region is, named region, is added to the given ones, which may not have it. Waits for the daemon,
+ * the region is, named keeptime.region, is added to the given ones. Waits for the daemon,
  * for about 5 s at most until it gives the memory, and 10 s until all know the resource. KTF_NO_DAEMON,
  * KTF_INVALID, KTF_TOO_LONG. */
 ktf_result ktf_region_publish(const ktf_context *context, const ktf_attribute *attributes,

@@ -136,11 +136,11 @@ impl From<InvalidAttributes> for Failure {
 
 impl From<RegisterError> for Failure {
     fn from(error: RegisterError) -> Self {
-        let outcome = match error {
-            RegisterError::TooMany => Outcome::TooLong,
-            _ => Outcome::NoDaemon,
-        };
-        Self::of(outcome, &error)
+        match error {
+            RegisterError::Attributes(invalid) => invalid.into(),
+            RegisterError::TooMany => Self::of(Outcome::TooLong, &error),
+            _ => Self::of(Outcome::NoDaemon, &error),
+        }
     }
 }
 

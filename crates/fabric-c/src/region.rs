@@ -4,8 +4,8 @@ use crate::arguments::{attributes, borrowed, bytes, is_so, output, write_if_want
 use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
 use crate::records::{Records, at};
 use crate::types::{Attribute, Id, LayoutFields, ReadingFields};
-use fabric::region::{ATTRIBUTE, AnsweredBy, Layout, Reader, Region};
-use fabric::{Attributes, Context, FindError};
+use fabric::region::{AnsweredBy, Layout, Reader, Region};
+use fabric::{Context, FindError};
 use std::ffi::{c_int, c_void};
 
 #[unsafe(no_mangle)]
@@ -26,7 +26,6 @@ pub unsafe extern "C" fn ktf_region_publish(
                 output(region, "region")?,
             )
         };
-        expect_room_for_own(&list)?;
         let layout = layout_of(fields)?;
         region.write(Box::into_raw(Box::new(context.publish(list, layout)?)));
         Ok(())
@@ -204,16 +203,6 @@ pub unsafe extern "C" fn ktf_reader_add(
 pub unsafe extern "C" fn ktf_reader_close(reader: *mut Reader) {
     // SAFETY: as the header says.
     unsafe { drop_handle(reader) };
-}
-
-/// The library adds the attribute that says where the region is. Given as well, it would be lost.
-fn expect_room_for_own(list: &Attributes) -> Result<(), Failure> {
-    if list.value(ATTRIBUTE).is_some() {
-        let text = format!("an attribute is named {ATTRIBUTE}, which the library adds itself");
-        return Err(Failure::invalid(text));
-    }
-    // If it is one too many, the daemon refuses, as for any other reason.
-    Ok(list.clone().with(ATTRIBUTE, "").check()?)
 }
 
 fn layout_of(fields: &LayoutFields) -> Result<Layout, Failure> {

@@ -9,6 +9,8 @@ use thiserror::Error;
 pub const ATTRIBUTES_MOST: usize = 32;
 /// Most bytes of a name or a value, for the same reason.
 pub const TEXT_MOST: usize = 256;
+/// How names begin that are the library's: programs look for such attributes, and give their own other names.
+pub const RESERVED: &str = "keeptime.";
 
 /// A set of attributes: what a resource is, or what a resource that is sought has at least.
 ///
@@ -41,6 +43,12 @@ pub enum InvalidAttributes {
         part: &'static str,
         /// Its length.
         bytes: usize,
+    },
+    /// A name is the library's.
+    #[error("an attribute is named {name:?}: names that begin with {RESERVED} are the library's")]
+    Reserved {
+        /// The name, shortened.
+        name: String,
     },
     /// A name is empty.
     #[error("an attribute with value {value:?} has no name: a name has at least one character")]
@@ -104,6 +112,12 @@ impl Attributes {
         }
         Ok(())
     }
+
+    /// Makes sure that none is the library's.
+    pub(crate) fn expect_own(&self) -> Result<(), InvalidAttributes> {
+        let reserved = self.0.keys().find(|name| name.starts_with(RESERVED));
+        reserved.map_or(Ok(()), |name| Err(InvalidAttributes::Reserved { name: shortened(name) }))
+    }
 }
 
 impl fmt::Display for Attributes {
@@ -115,12 +129,48 @@ impl fmt::Display for Attributes {
     }
 }
 
-/// [`Attributes`] from names and values.
+/// [`Attributes`] from names and values. Names that are written there are different ones, as the compiler makes sure; of what
+/// expressions say, the last counts, as with [`Attributes::with`].
+///
+/// ```compile_fail
+/// keeptime_fabric::attrs! { "name" => "dhash", "name" => "other" };
+/// ```
 #[macro_export]
 macro_rules! attrs {
+    ($($name:literal => $value:expr),* $(,)?) => {{
+        const { $crate::attributes::expect_different(&[$($name),*]) };
+        $crate::Attributes::new()$(.with($name, $value))*
+    }};
     ($($name:expr => $value:expr),* $(,)?) => {
         $crate::Attributes::new()$(.with($name, $value))*
     };
+}
+
+/// Makes sure that there are no two alike.
+///
+/// # Panics
+/// If there are.
+#[doc(hidden)]
+pub const fn expect_different(names: &[&str]) {
+    let mut at = 0;
+    while at < names.len() {
+        let mut before = 0;
+        while before < at {
+            assert!(!are_alike(names[before], names[at]), "an attribute is there twice");
+            before += 1;
+        }
+        at += 1;
+    }
+}
+
+/// What `==` says, where the compiler can ask it.
+const fn are_alike(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
+    }
+    at == one.len() && at == other.len()
 }
 
 fn shortened(text: &str) -> String {
@@ -131,6 +181,14 @@ fn shortened(text: &str) -> String {
 mod tests {
     use super::*;
 
+    const _: () = expect_different(&["", "a", "ab", "b", "aa"]);
+
+    #[test]
+    #[should_panic(expected = "twice")]
+    fn a_name_that_is_there_twice_is_found() {
+        expect_different(&["a", "b", "a"]);
+    }
+
     #[test]
     fn what_is_too_much_is_named() {
         let many = (0..33).fold(Attributes::new(), |all, n| all.with(n.to_string(), ""));
@@ -139,6 +197,9 @@ mod tests {
         let error = long.check().unwrap_err().to_string();
         assert_eq!(error, "attribute \"note\": its value has 257 bytes, at most 256 are accepted");
         assert!(attrs! { "" => "x" }.check().is_err());
+        let reserved = attrs! { "a" => "1", "keeptime.x" => "y" }.expect_own().unwrap_err();
+        assert!(reserved.to_string().contains("named \"keeptime.x\""), "{reserved}");
+        assert_eq!(attrs! { "keeptime" => "1", "region" => "y" }.expect_own(), Ok(()));
         assert_eq!(attrs! { "a" => "1", "b" => "" }.check(), Ok(()));
     }
 }

@@ -109,8 +109,18 @@ impl Context {
     /// finds it.
     ///
     /// # Errors
-    /// If attributes are too many or too long, or the directory does not answer.
+    /// If attributes are too many or too long, or one has a name of the library's ([`attributes::RESERVED`]), or the
+    /// directory does not answer.
+    ///
+    /// [`attributes::RESERVED`]: crate::attributes::RESERVED
     pub fn register(&self, attributes: Attributes) -> Result<Resource, RegisterError> {
+        attributes.expect_own()?;
+        self.register_any(attributes)
+    }
+
+    /// The same with the library's own among them.
+    pub(crate) fn register_any(&self, attributes: Attributes) -> Result<Resource, RegisterError> {
+        attributes.check()?;
         let core = &self.shared.core;
         let place = core.inboxes().open().ok_or(RegisterError::TooMany)?;
         // Closed again when it is dropped on the way out.

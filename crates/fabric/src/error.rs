@@ -1,5 +1,6 @@
 //! What can go wrong, by operation.
 
+use crate::attributes::InvalidAttributes;
 use crate::directory::client::DirectoryError;
 use crate::frame::Reason;
 use crate::id::{ContextId, ResourceId};
@@ -40,6 +41,9 @@ pub enum RegisterError {
     /// There are too many.
     #[error("this context has {most} resources, which is the most", most = crate::inbox::RESOURCES_MOST)]
     TooMany,
+    /// No directory takes its attributes.
+    #[error(transparent)]
+    Attributes(#[from] InvalidAttributes),
     /// The directory does not take it.
     #[error(transparent)]
     Directory(#[from] DirectoryError),

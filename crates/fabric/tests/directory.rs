@@ -110,7 +110,7 @@ fn any_subset_finds_one_or_all() {
     }
     let error = context.register(attrs! { "x" => "y".repeat(300) }).unwrap_err();
     assert!(error.to_string().contains("at most 256 are accepted"), "{error}");
-    assert!(matches!(error, RegisterError::Directory(_)));
+    assert!(matches!(error, RegisterError::Attributes(_)));
 }
 
 #[test]

@@ -8,8 +8,8 @@ mod common;
 use common::{LONG, Node, Way};
 use keeptime_fabric::region::server::MEMORY_MOST;
 use keeptime_fabric::region::{
-    Address, AnsweredBy, CELL, Layout, Memories, PlainMemories, PublishError, Reader, Reading,
-    Region, RegionError, RegionServer, RegionServerConfig, look,
+    ATTRIBUTE, Address, AnsweredBy, CELL, Layout, Memories, PlainMemories, PublishError, Reader,
+    Reading, Region, RegionError, RegionServer, RegionServerConfig, look,
 };
 use keeptime_fabric::{Attributes, Context, Match, Record, Tag, Wait, attrs};
 use nix::sys::socket::{
@@ -279,10 +279,10 @@ fn a_region_that_is_less_than_its_resource_says_is_not_opened() {
     let region = published(&context, Layout::cells(1).unwrap());
     let is_it = |record: &Record| record.id == region.id();
     let mut record = found(&context, &attrs! { "test" => "region" }, is_it);
-    let address: Address = record.attributes.value("region").unwrap().parse().unwrap();
+    let address: Address = record.attributes.value(ATTRIBUTE).unwrap().parse().unwrap();
     let layout = Layout::cells(10_000).unwrap();
     let said = Address { layout, ..address }.to_string();
-    record.attributes = record.attributes.with("region", said);
+    record.attributes = record.attributes.with(ATTRIBUTE, said);
     let opened = context.open_region(&record).map(|_| ());
     assert!(matches!(opened, Err(RegionError::Unreachable { .. })), "{opened:?}");
 }
@@ -314,7 +314,7 @@ fn loss_and_copies_do_not_matter() {
     let region = published(&there, Layout::new(1, 3000).unwrap().with_adds());
     region.write(0, &[9; 3000]).unwrap();
     let records = here.find(attrs! { "test" => "region" }).all().unwrap();
-    let address: Address = records[0].attributes.value("region").unwrap().parse().unwrap();
+    let address: Address = records[0].attributes.value(ATTRIBUTE).unwrap().parse().unwrap();
     let stop = AtomicBool::new(false);
     let outer = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = outer.local_addr().unwrap().port();
@@ -322,7 +322,7 @@ fn loss_and_copies_do_not_matter() {
         scope.spawn(|| disturb(&outer, address.port, &stop));
         let mut record = records[0].clone();
         let there = Address { port, ..address }.to_string();
-        record.attributes = record.attributes.with("region", there);
+        record.attributes = record.attributes.with(ATTRIBUTE, there);
         let reader = here.open_region(&record).unwrap();
         for number in 0..60 {
             assert_eq!(reader.fetch_add(0, 1), Ok((number, AnsweredBy::Responder)));
@@ -375,12 +375,12 @@ fn nobody_there_is_told_and_not_waited_for() {
     let (here, there) = (node.context(way), node.context(way));
     let _region = published(&there, Layout::cells(1).unwrap());
     let mut records = here.find(attrs! { "test" => "region" }).all().unwrap();
-    let address: Address = records[0].attributes.value("region").unwrap().parse().unwrap();
+    let address: Address = records[0].attributes.value(ATTRIBUTE).unwrap().parse().unwrap();
     // Listens, and never answers.
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let text = Address { port, ..address }.to_string();
-    records[0].attributes = records[0].attributes.clone().with("region", text);
+    records[0].attributes = records[0].attributes.clone().with(ATTRIBUTE, text);
     let start = Instant::now();
     let unreachable = here.open_region(&records[0]).map(|_| ());
     assert!(matches!(unreachable, Err(RegionError::Unreachable { .. })), "{unreachable:?}");

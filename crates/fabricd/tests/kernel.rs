@@ -6,7 +6,7 @@
 use keeptime_fabric::directory::{Server, ServerConfig};
 use keeptime_fabric::region::packet::{Answer, Asked, Question, Refusal};
 use keeptime_fabric::region::{
-    Address, AnsweredBy, Layout, Memories, Reader, Region, RegionError, RegionServer,
+    ATTRIBUTE, Address, AnsweredBy, Layout, Memories, Reader, Region, RegionError, RegionServer,
     RegionServerConfig,
 };
 use keeptime_fabric::{Attributes, Config, Context, attrs};
@@ -140,7 +140,7 @@ fn the_kernel_decides_as_the_daemon_does() {
         };
         let address = |id| {
             let record = records.iter().find(|record| record.id == id).unwrap();
-            record.attributes.value("region").unwrap().parse::<Address>().unwrap()
+            record.attributes.value(ATTRIBUTE).unwrap().parse::<Address>().unwrap()
         };
         [address(region.id()), address(closed.id())]
     };

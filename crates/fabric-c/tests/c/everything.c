@@ -516,7 +516,7 @@ static void equal_regions(ktf_context *here, ktf_context *there)
 		ktf_records_drop(found);
 		CHECK(ktf_records_find(here, twin, 1, &found) == KTF_OK);
 	} while (ktf_records_count(found) < 2);
-	CHECK(ktf_records_count(found) == 2 && ktf_records_attribute(found, 0, "region"));
+	CHECK(ktf_records_count(found) == 2 && ktf_records_attribute(found, 0, "keeptime.region"));
 	CHECK(ktf_reader_open(here, twin, 1, &reader) == KTF_SEVERAL);
 	for (size_t index = 0; index < 2; index++) {
 		CHECK(ktf_records_id(found, index, &id) == KTF_OK);
@@ -534,7 +534,8 @@ static void equal_regions(ktf_context *here, ktf_context *there)
 static void what_would_be_lost(ktf_context *context)
 {
 	static const ktf_attribute twice[] = { { "name", "a" }, { "type", "x" }, { "name", "b" } };
-	static const ktf_attribute own[] = { { "region", "mine" } };
+	static const ktf_attribute own[] = { { "keeptime.region", "mine" } };
+	static const ktf_attribute users[] = { { "region", "north" } };
 	const ktf_layout reserved = { .records = 1, .bytes = 48, .reserved = 1 };
 	const ktf_layout adds = { .records = 1, .bytes = 48, .adds = 7 };
 	const ktf_layout layout = { .records = 1, .bytes = 48 };
@@ -551,9 +552,12 @@ static void what_would_be_lost(ktf_context *context)
 	CHECK(ktf_records_find(context, twice, COUNT(twice), &found) == KTF_INVALID);
 	CHECK(ktf_region_publish(context, twice, COUNT(twice), &layout, &region) == KTF_INVALID);
 	CHECK(ktf_region_publish(context, own, 1, &layout, &region) == KTF_INVALID);
+	CHECK(ktf_resource_register(context, own, 1, &resource) == KTF_INVALID);
 	CHECK(ktf_region_publish(context, cells, 1, &reserved, &region) == KTF_INVALID);
 	CHECK(ktf_region_publish(context, cells, 1, &adds, &region) == KTF_INVALID);
 	CHECK(resource == NULL && region == NULL && found == NULL);
+	CHECK(ktf_region_publish(context, users, 1, &layout, &region) == KTF_OK);
+	ktf_region_drop(region);
 }
 
 /* The header and the library are of one version; what is not built in is not called over. */

@@ -60,7 +60,7 @@ pub enum InvalidLayout {
     },
 }
 
-/// How a region is found in its node's daemon: what its resource has as the attribute `region`.
+/// How a region is found in its node's daemon: what its resource has as [`super::ATTRIBUTE`].
 ///
 /// ```
 /// use keeptime_fabric::region::{Address, Layout};

@@ -47,4 +47,4 @@ pub use read::{Reader, Reading};
 pub use server::{Memories, PlainMemories, RegionServer, RegionServerConfig};
 
 /// The attribute of a resource that says where its region is.
-pub const ATTRIBUTE: &str = "region";
+pub const ATTRIBUTE: &str = "keeptime.region";

@@ -8,6 +8,7 @@ use super::memory::Mapped;
 use super::sequence::Record;
 use crate::attributes::Attributes;
 use crate::context::{Context, Resource};
+use crate::error::RegisterError;
 use crate::id::ResourceId;
 use crate::mapping::Access;
 use crate::progress::lock;
@@ -28,12 +29,13 @@ pub struct Region {
 }
 
 impl Context {
-    /// Publishes a region, and registers a resource for it; its attribute `region` says where it
+    /// Publishes a region, and registers a resource for it; its attribute [`ATTRIBUTE`] says where it
     /// is. All records are zero at first.
     ///
     /// # Errors
     /// If the node's daemon has no memory for it, or the resource cannot be registered.
     pub fn publish(&self, attributes: Attributes, layout: Layout) -> Result<Region, PublishError> {
+        attributes.expect_own().map_err(RegisterError::from)?;
         let daemon = |why: String| PublishError::Daemon(why);
         let asked = hand::ask(&self.core().config().directory, &Ask::publish(layout));
         let Answered { connection, reply, memory, .. } =
@@ -47,7 +49,7 @@ impl Context {
         let words = Mapped::new(memory, layout, Access::Write);
         let words = words.map_err(|error| daemon(error.to_string()))?;
         let address = Address { slot: *slot, key: *key, port: *port, layout };
-        let resource = self.register(attributes.with(ATTRIBUTE, address.to_string()))?;
+        let resource = self.register_any(attributes.with(ATTRIBUTE, address.to_string()))?;
         Ok(Region { resource, layout, words, writing: Mutex::default(), connection })
     }
 }
