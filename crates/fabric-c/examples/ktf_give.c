@@ -5,7 +5,7 @@
  *
  *     keeptime-fabricd --node here &
  *     cc ktf_give.c -o ktf_give -pthread $(pkg-config --cflags --libs keeptime_fabric)
- *     ./ktf_give keeptime-fabric
+ *     ./ktf_give
  */
 #include <keeptime_fabric.h>
 
@@ -104,20 +104,15 @@ static void give_all(ktf_resource *own, const ktf_id *to, struct pool *pool)
 	}
 }
 
-int main(int count, char **words)
+int main(void)
 {
 	static struct pool pool = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, { NULL }, 0 };
-	ktf_config config = { .field_mask = KTF_CONFIG_DIRECTORY };
 	struct reader reader = { NULL, 0 };
 	ktf_context *context;
 	ktf_resource *own;
 	pthread_t thread;
 	ktf_id to;
 
-	if (count != 2) {
-		fprintf(stderr, "usage: %s DAEMON\n", words[0]);
-		return 64;
-	}
 	for (int n = 0; n < BUFFERS; n++) {
 		uint32_t *numbers = malloc(NUMBERS * sizeof(*numbers));
 
@@ -125,8 +120,7 @@ int main(int count, char **words)
 			return 1;
 		put_back(numbers, &pool);
 	}
-	config.directory = words[1];
-	done(ktf_context_open(&config, &context), "open");
+	done(ktf_context_open(NULL, &context), "open");
 	done(ktf_resource_register(context, NULL, 0, &own), "register");
 	done(ktf_resource_register(context, NULL, 0, &reader.own), "register");
 	done(ktf_resource_id(reader.own, &to), "id");

@@ -4,13 +4,16 @@
  *
  *     keeptime-fabricd --node here &
  *     cc ktf_ping.c -o ktf_ping $(pkg-config --cflags --libs keeptime_fabric)
- *     ./ktf_ping keeptime-fabric answer & ./ktf_ping keeptime-fabric
+ *     ./ktf_ping answer & ./ktf_ping
+ *
+ * The environment names another daemon: KEEPTIME_FABRIC=NAME ./ktf_ping
  */
 #define _POSIX_C_SOURCE 200809L
 #include <keeptime_fabric.h>
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #define ROUNDS 10
@@ -81,16 +84,14 @@ static void ask(ktf_context *context)
 
 int main(int count, char **words)
 {
-	ktf_config config = { .field_mask = KTF_CONFIG_DIRECTORY };
 	ktf_context *context;
 
-	if (count < 2) {
-		fprintf(stderr, "usage: %s DAEMON [answer]\n", words[0]);
+	if (count > 2 || (count == 2 && strcmp(words[1], "answer") != 0)) {
+		fprintf(stderr, "usage: %s [answer]\n", words[0]);
 		return 64;
 	}
-	config.directory = words[1];
-	done(ktf_context_open(&config, &context), "open");
-	if (count > 2)
+	done(ktf_context_open(NULL, &context), "open");
+	if (count == 2)
 		answer(context);
 	else
 		ask(context);

@@ -108,7 +108,9 @@ typedef struct ktf_attribute {
 /* What a context is to be. Only fields whose bit is in field_mask are looked at; the comment of each
  * begins with what it is otherwise, as in ktf_context_open() with a null pointer. wait_nanos and
  * close_nanos are refused when they are negative: they are no timeouts. So are numbers of the others
- * that nothing is said of. Fields and bits may be added at the end. */
+ * that nothing is said of. Where they are not set, the variables KEEPTIME_FABRIC and KEEPTIME_FABRIC_WAIT
+ * of the environment name the daemon and say how threads wait: spin, block, or a time, as in 50us. Fields
+ * and bits may be added at the end. */
 typedef struct ktf_config {
 	uint64_t field_mask;		/* which of the others are set, KTF_CONFIG_... */
 	const char *directory;		/* "keeptime-fabric": name of the node's daemon */

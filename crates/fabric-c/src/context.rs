@@ -50,7 +50,7 @@ pub unsafe extern "C" fn ktf_context_close_within(context: *mut Context, timeout
 /// A field is only looked at if the mask has it: a program that was compiled with an older header
 /// has none of those that came later.
 unsafe fn config_of(fields: *const ConfigFields) -> Result<Config, Failure> {
-    let mut config = Config::default();
+    let mut config = Config::from_environment()?;
     if fields.is_null() {
         return Ok(config);
     }

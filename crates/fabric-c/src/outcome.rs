@@ -115,7 +115,7 @@ impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         let outcome = match error {
             OpenError::Directory(_) => Outcome::NoDaemon,
-            OpenError::NotBuiltIn { .. } => Outcome::Invalid,
+            OpenError::NotBuiltIn { .. } | OpenError::Environment { .. } => Outcome::Invalid,
             _ => Outcome::System,
         };
         Self::of(outcome, &error)

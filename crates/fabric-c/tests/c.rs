@@ -103,10 +103,10 @@ fn the_example_runs() {
     let _daemon = daemon(&name);
     let program = compiled("examples/ktf_ping.c", "ktf_ping", &[]);
     let mut answering = Command::new(&program);
-    answering.args([&name, "answer"]).env("LD_LIBRARY_PATH", library());
+    answering.arg("answer").env("KEEPTIME_FABRIC", &name).env("LD_LIBRARY_PATH", library());
     let mut answering = answering.spawn().unwrap();
     let mut command = Command::new(&program);
-    command.arg(&name);
+    command.env("KEEPTIME_FABRIC", &name);
     runs(command, "round trip");
     assert!(answering.wait().unwrap().success());
 }
@@ -117,7 +117,7 @@ fn the_example_of_giving_runs() {
     let name = format!("c-giving-{}", std::process::id());
     let _daemon = daemon(&name);
     let mut command = Command::new(compiled("examples/ktf_give.c", "ktf_give", &[]));
-    command.arg(&name);
+    command.env("KEEPTIME_FABRIC", &name);
     // 2^18 times the numbers from 0 to 99.
     runs(command, "whose sum is 1297612800");
 }

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let context = Context::open(Config::default())?;
+    let context = Context::open(Config::from_environment()?)?;
     if std::env::args().nth(1).as_deref() == Some("answer") {
         let resource = context.register(attrs! { "example" => "ping", "role" => "answers" })?;
         loop {

@@ -5,8 +5,16 @@ use crate::door::Callers;
 use crate::error::OpenError;
 use crate::progress::Wait;
 use crate::transport::native::Library;
+use keeptime_model::units::Nanos;
+use std::env;
+use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
+
+/// The variable of the environment that names the node's daemon, where a program does not.
+pub const DAEMON_VARIABLE: &str = "KEEPTIME_FABRIC";
+/// The one that says how threads wait: `spin`, `block`, or for how long they look before they sleep, such as `50us`.
+pub const WAIT_VARIABLE: &str = "KEEPTIME_FABRIC_WAIT";
 
 /// What carries messages between nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +89,43 @@ pub struct Config {
     pub close_time: Duration,
 }
 
+impl Config {
+    /// The usual one, but for what the program's environment says: [`DAEMON_VARIABLE`] and [`WAIT_VARIABLE`].
+    ///
+    /// # Errors
+    /// If that cannot be.
+    pub fn from_environment() -> Result<Self, OpenError> {
+        Self::from_variables(|name| env::var_os(name))
+    }
+
+    fn from_variables(says: impl Fn(&str) -> Option<OsString>) -> Result<Self, OpenError> {
+        let text = |variable| {
+            let value = says(variable).filter(|value| !value.is_empty())?;
+            Some(value.into_string().map_err(|value| {
+                let (value, expected) = (value.to_string_lossy().into(), "UTF-8");
+                OpenError::Environment { variable, value, expected }
+            }))
+        };
+        let mut config = Self::default();
+        if let Some(name) = text(DAEMON_VARIABLE) {
+            config.directory = name?;
+        }
+        if let Some(value) = text(WAIT_VARIABLE) {
+            let (variable, value) = (WAIT_VARIABLE, value?);
+            let expected = "spin, block, or a time to look for before sleeping, such as 50us";
+            config.wait = match value.as_str() {
+                "spin" => Wait::Spin,
+                "block" => Wait::Block,
+                time => match time.parse::<Nanos>() {
+                    Ok(time) => Wait::SpinFor(Duration::from_nanos(time.get())),
+                    Err(_) => return Err(OpenError::Environment { variable, value, expected }),
+                },
+            };
+        }
+        Ok(config)
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -111,6 +156,31 @@ mod tests {
         let config = Config { between_nodes: absent, ..Config::default() };
         let error = crate::context::Context::open(config).unwrap_err().to_string();
         assert!(error.contains("(the feature `") && error.contains("it has tcp, udp"), "{error}");
+    }
+
+    #[test]
+    fn the_environment_says_what_the_program_does_not() {
+        let config = |daemon: &str, wait: &str| {
+            let (daemon, wait) = (OsString::from(daemon), OsString::from(wait));
+            Config::from_variables(|name| match name {
+                DAEMON_VARIABLE => Some(daemon.clone()),
+                WAIT_VARIABLE => Some(wait.clone()),
+                _ => None,
+            })
+        };
+        let said =
+            |daemon, wait| config(daemon, wait).map(|config| (config.directory, config.wait));
+        let usual = Config::default();
+        assert_eq!(said("", "").unwrap(), (usual.directory, usual.wait));
+        assert_eq!(said("other", "spin").unwrap(), ("other".into(), Wait::Spin));
+        assert_eq!(said("other", "block").unwrap().1, Wait::Block);
+        let micros = Wait::SpinFor(Duration::from_micros(20));
+        assert_eq!(said("other", "20us").unwrap().1, micros);
+        let error = said("", "soon").unwrap_err().to_string();
+        assert!(
+            error.starts_with("KEEPTIME_FABRIC_WAIT is \"soon\": expected spin, block"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -29,6 +29,16 @@ pub enum OpenError {
         /// What there is.
         there: String,
     },
+    /// The program's environment says what cannot be.
+    #[error("{variable} is {value:?}: expected {expected}")]
+    Environment {
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        expected: &'static str,
+    },
     /// There is no directory.
     #[error(transparent)]
     Directory(#[from] DirectoryError),

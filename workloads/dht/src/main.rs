@@ -9,7 +9,7 @@ use keeptime_dht::client::{Client, Found};
 use keeptime_dht::misses::Misses;
 use keeptime_dht::server::Server;
 use keeptime_fabric::directory::DEFAULT_NAME;
-use keeptime_fabric::{Callers, Config};
+use keeptime_fabric::{Callers, Config, DAEMON_VARIABLE};
 use nix::sys::signal::{SigSet, Signal};
 use std::io::Write;
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ struct Place {
     #[arg(long, value_name = "NAME", default_value = "dhash", global = true)]
     name: String,
     /// The directory to ask, as the --name of the node's keeptime-fabricd
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME, global = true)]
+    #[arg(long, value_name = "NAME", env = DAEMON_VARIABLE, default_value = DEFAULT_NAME, global = true)]
     directory: String,
     /// Where other nodes reach this program; 0.0.0.0: on every network of the node
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:0", global = true)]

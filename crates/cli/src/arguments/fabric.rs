@@ -2,6 +2,7 @@
 
 use super::manual;
 use clap::{Args, Subcommand, ValueEnum};
+use keeptime_fabric::DAEMON_VARIABLE;
 use keeptime_fabric::directory::DEFAULT_NAME;
 use keeptime_fabric::echo::BYTES_MOST;
 use keeptime_model::units::Nanos;
@@ -32,7 +33,7 @@ pub enum FabricCommand {
 #[derive(Debug, Args)]
 pub struct FabricPlace {
     /// The directory to ask, as the --name of the node's keeptime-fabricd
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME)]
+    #[arg(long, value_name = "NAME", env = DAEMON_VARIABLE, default_value = DEFAULT_NAME)]
     pub directory: String,
     /// Print JSON instead of text
     #[arg(long)]
