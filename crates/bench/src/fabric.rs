@@ -380,7 +380,7 @@ fn ask((own, peer): &(Resource, ResourceId), size: usize, count: usize) -> Resul
     let data = vec![7; size];
     for _ in 0..count {
         own.send(*peer, QUESTION, &data)?;
-        let answer = own.recv(Match { tag: Some(Tag(0)), from: None })?;
+        let answer = own.recv(Match::tag(0))?;
         anyhow::ensure!(answer.data.len() == size, "another answer");
     }
     Ok(())

@@ -72,6 +72,9 @@ typedef struct ktf_id {
 	uint32_t generation;
 } ktf_id;
 
+/* Room for the text of any ktf_id, the zero byte among it. */
+#define KTF_ID_ROOM 40
+
 /* A name and a value. A list of them has each name once, in any order; as a question an empty list
  * fits every resource. Names that begin with keeptime. are the library's: a resource is not registered
  * with such ones, and is found by them. */
@@ -151,15 +154,18 @@ typedef struct ktf_buffer {
 #define KTF_BUFFER_DATA UINT64_C(1)	/* data and length */
 #define KTF_BUFFER_RELEASE UINT64_C(2)	/* release and closure */
 
-/* Which messages are wanted. Only fields whose bit is in field_mask are looked at. */
+/* Which messages are wanted. Only fields whose bit is in field_mask are looked at. Fields and bits may be
+ * added at the end. */
 typedef struct ktf_match {
 	uint64_t field_mask;	/* which of the others are set, KTF_MATCH_... */
 	uint64_t tag;		/* with this tag */
 	ktf_id from;		/* sent by this resource */
+	uint64_t tag_bits;	/* all; of tag only the bits that are set here count */
 } ktf_match;
 
 #define KTF_MATCH_TAG UINT64_C(1)
 #define KTF_MATCH_FROM UINT64_C(2)
+#define KTF_MATCH_TAG_BITS UINT64_C(4)	/* with KTF_MATCH_TAG */
 
 /* Why a message was not delivered. */
 typedef enum ktf_reason {
@@ -234,6 +240,10 @@ int ktf_is_built_in(uint8_t between_nodes);
  * most length bytes, the zero byte among them, and returns how many the whole has without it. */
 size_t ktf_error_text(char *buffer, size_t length);
 
+/* Tells the name of a result, such as KTF_TIMED_OUT. Of a number that is none, "unknown". The text lasts
+ * as long as the program. */
+const char *ktf_result_name(ktf_result result);
+
 /* ---- Contexts -------------------------------------------------------------------------------- */
 
 /* Opens a context: all interfaces of the node, and shared memory. config says otherwise, and may be
@@ -295,6 +305,14 @@ ktf_result ktf_resource_reserve(const ktf_resource *resource, const ktf_id *to,
 
 /* Gives a reserved rate back. What waits is not held back any more. KTF_INVALID. */
 ktf_result ktf_resource_release(const ktf_resource *resource, const ktf_id *to);
+
+/* Writes an identifier as text, CONTEXT:SLOT.GENERATION, as keeptime fabric ls does. Writes at most length
+ * bytes, the zero byte among them, and returns how many the whole has without it; KTF_ID_ROOM bytes have
+ * room for any. Nothing is written of a null id. */
+size_t ktf_id_text(const ktf_id *id, char *buffer, size_t length);
+
+/* Reads an identifier from the text that ktf_id_text() writes. KTF_INVALID when it is none. */
+ktf_result ktf_id_parse(const char *text, ktf_id *id);
 
 /* ---- Records --------------------------------------------------------------------------------- */
 

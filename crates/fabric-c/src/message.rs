@@ -6,9 +6,11 @@ use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
 use crate::types::{BufferFields, Id, MatchFields, UndeliveredFields};
 use fabric::{Match, Message, Payload, Reason, RecvError, Resource, ResourceId, Tag, Undelivered};
 use std::ffi::c_void;
+use std::ptr::addr_of;
 
 const TAG: u64 = 1;
 const FROM: u64 = 2;
+const TAG_BITS: u64 = 4;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ktf_message_send(
@@ -133,13 +135,31 @@ fn received(resource: &Resource, wanted: Match, time: Time) -> Result<Message, R
     }
 }
 
+/// A field is only looked at if the mask has it: a program that was compiled with an older header has none of those that
+/// came later.
 unsafe fn match_of(wanted: *const MatchFields) -> Result<Match, Failure> {
-    // SAFETY: as the header says.
-    let Some(wanted) = (unsafe { wanted.as_ref() }) else { return Ok(Match::any()) };
-    let mask = known(wanted.field_mask, TAG | FROM)?;
-    let tag = (mask & TAG != 0).then_some(Tag(wanted.tag));
-    let from = (mask & FROM != 0).then(|| wanted.from.into());
-    Ok(Match { tag, from })
+    let mut found = Match::any();
+    if wanted.is_null() {
+        return Ok(found);
+    }
+    // SAFETY: the caller says that the struct has every field up to the last that its mask names; the mask itself is always
+    // there.
+    unsafe {
+        let mask = known(addr_of!((*wanted).field_mask).read(), TAG | FROM | TAG_BITS)?;
+        if mask & TAG != 0 {
+            found.tag = Some(Tag(addr_of!((*wanted).tag).read()));
+        }
+        if mask & FROM != 0 {
+            found.from = Some(addr_of!((*wanted).from).read().into());
+        }
+        if mask & TAG_BITS != 0 {
+            if found.tag.is_none() {
+                return Err(Failure::invalid("tag_bits without a tag: nothing is wanted of them"));
+            }
+            found.tag_bits = Some(addr_of!((*wanted).tag_bits).read());
+        }
+    }
+    Ok(found)
 }
 
 impl From<&Undelivered> for UndeliveredFields {

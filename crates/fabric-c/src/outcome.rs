@@ -7,7 +7,7 @@ use fabric::{
 };
 use std::cell::RefCell;
 use std::error::Error;
-use std::ffi::c_char;
+use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// `ktf_result`.
@@ -97,9 +97,35 @@ pub unsafe extern "C" fn ktf_error_text(buffer: *mut c_char, length: usize) -> u
     LAST.try_with(|last| copy(&last.borrow())).unwrap_or_else(|_| copy(""))
 }
 
+/// The names of all, by number.
+const NAMES: [&CStr; 17] = [
+    c"KTF_OK",
+    c"KTF_INVALID",
+    c"KTF_NO_DAEMON",
+    c"KTF_NOT_FOUND",
+    c"KTF_SEVERAL",
+    c"KTF_GONE",
+    c"KTF_UNREACHABLE",
+    c"KTF_TOO_LONG",
+    c"KTF_TIMED_OUT",
+    c"KTF_BROKEN",
+    c"KTF_UNDELIVERED",
+    c"KTF_NOT_ALLOWED",
+    c"KTF_UNFINISHED",
+    c"KTF_UNCONFIRMED",
+    c"KTF_SYSTEM",
+    c"KTF_PANIC",
+    c"KTF_NO_ROOM",
+];
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ktf_result_name(result: u32) -> *const c_char {
+    NAMES.get(result as usize).copied().unwrap_or(c"unknown").as_ptr()
+}
+
 /// Writes as much of `text` as there is room for, each character whole or not at all, and a zero byte. Returns how long
 /// all of it is.
-unsafe fn copy_text(text: &str, buffer: *mut c_char, length: usize) -> usize {
+pub unsafe fn copy_text(text: &str, buffer: *mut c_char, length: usize) -> usize {
     if !buffer.is_null() && length > 0 {
         let copied = text.floor_char_boundary(length - 1);
         // SAFETY: as the header says.
@@ -238,7 +264,6 @@ pub fn timed_out() -> Failure {
 mod tests {
     use super::*;
     use fabric::directory::client::DirectoryError;
-    use std::ffi::CStr;
     use std::sync::{Arc, OnceLock};
 
     /// What went wrong last in this thread, as far as there is room: how long all of it is, and what is written.
@@ -282,6 +307,17 @@ mod tests {
         });
         assert_eq!(ends.join().unwrap(), Outcome::Invalid);
         assert_eq!(told.get(), Some(&(Outcome::Invalid, (0, String::new()))));
+    }
+
+    /// What programs print is what people look for in the header.
+    #[test]
+    fn names_have_the_numbers_of_the_header() {
+        let header = include_str!("../include/keeptime_fabric.h");
+        for (number, name) in NAMES.iter().enumerate() {
+            let line = format!("\t{} = {number}", name.to_str().unwrap());
+            assert!(header.contains(&line), "{line}");
+        }
+        assert!(!header.contains(&format!(" = {},\t/*", NAMES.len())));
     }
 
     /// What the header says of each: what is too much, the caller can mend; a refusal, the daemon's

@@ -1,9 +1,10 @@
 //! `ktf_resource_*`.
 
-use crate::arguments::{Time, attributes, borrowed, id, output};
-use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
+use crate::arguments::{self, Time, attributes, borrowed, id, output};
+use crate::outcome::{Failure, Outcome, copy_text, drop_handle, outcome_of};
 use crate::types::{Attribute, Id};
 use fabric::{Attributes, BitsPerSecond, Context, FindError, Resource, ResourceId};
+use std::ffi::c_char;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ktf_resource_register(
@@ -108,6 +109,25 @@ pub unsafe extern "C" fn ktf_resource_release(resource: *const Resource, to: *co
         // SAFETY: as the header says.
         let (resource, to) = unsafe { (borrowed(resource, "resource")?, id(to, "to")?) };
         resource.release(to);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_id_text(id: *const Id, buffer: *mut c_char, length: usize) -> usize {
+    // SAFETY: as the header says.
+    let id = unsafe { id.as_ref() }.map(|id| ResourceId::from(*id).to_string());
+    // SAFETY: the caller says that there are `length` bytes.
+    id.map_or(0, |text| unsafe { copy_text(&text, buffer, length) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_id_parse(text: *const c_char, id: *mut Id) -> Outcome {
+    outcome_of(|| {
+        // SAFETY: as the header says.
+        let (text, id) = unsafe { (arguments::text(text, "text")?, output(id, "id")?) };
+        let parsed = text.parse::<ResourceId>();
+        id.write(parsed.map_err(|error| Failure::invalid(error.to_string()))?.into());
         Ok(())
     })
 }

@@ -55,6 +55,7 @@ pub struct MatchFields {
     pub field_mask: u64,
     pub tag: u64,
     pub from: Id,
+    pub tag_bits: u64,
 }
 
 /// `ktf_undelivered`.
@@ -119,7 +120,7 @@ const _: () = {
     assert!(size_of::<ConfigFields>() == 56 && offset_of!(ConfigFields, callers) == 43);
     assert!(offset_of!(ConfigFields, listen) == 48);
     assert!(size_of::<BufferFields>() == 40 && offset_of!(BufferFields, closure) == 32);
-    assert!(size_of::<MatchFields>() == 32 && offset_of!(MatchFields, from) == 16);
+    assert!(size_of::<MatchFields>() == 40 && offset_of!(MatchFields, from) == 16);
     assert!(size_of::<UndeliveredFields>() == 32 && offset_of!(UndeliveredFields, reason) == 24);
     assert!(size_of::<EventFields>() == 24 && offset_of!(EventFields, id) == 8);
     assert!(size_of::<ReadingFields>() == 24 && offset_of!(ReadingFields, by) == 16);

@@ -25,7 +25,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     if std::env::args().nth(1).as_deref() == Some("answer") {
         let resource = context.register(attrs! { "example" => "ping", "role" => "answers" })?;
         loop {
-            let question = resource.recv(Match { tag: Some(ASK), from: None })?;
+            let question = resource.recv(Match::tag(ASK.0))?;
             resource.send(question.from, Tag(ANSWER), question.data)?;
         }
     }

@@ -15,11 +15,16 @@ pub struct Tag(pub u64);
 /// let question = Match::tag(7);
 /// assert_eq!(question.tag, Some(Tag(7)));
 /// assert_eq!(Match::any().tag, None);
+/// // Whatever the lower half of its tag is.
+/// let answer_of_kind_3 = Match::tag(3 << 32).in_bits(!0 << 32);
+/// # assert_eq!(answer_of_kind_3.tag_bits, Some(!0 << 32));
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Match {
     /// Only with this tag.
     pub tag: Option<Tag>,
+    /// Of the tag only the bits that are set here count; none: all of them.
+    pub tag_bits: Option<u64>,
     /// Only from this resource.
     pub from: Option<ResourceId>,
 }
@@ -44,12 +49,18 @@ pub struct Queue<T> {
 impl Match {
     /// Every message.
     pub const fn any() -> Self {
-        Self { tag: None, from: None }
+        Self { tag: None, tag_bits: None, from: None }
     }
 
     /// Those with tag `number`.
     pub const fn tag(number: u64) -> Self {
-        Self { tag: Some(Tag(number)), from: None }
+        Self { tag: Some(Tag(number)), ..Self::any() }
+    }
+
+    /// Those as well whose tags differ in other bits than these.
+    #[must_use]
+    pub const fn in_bits(self, bits: u64) -> Self {
+        Self { tag_bits: Some(bits), ..self }
     }
 
     /// Of these only those that `sender` sent.
@@ -60,7 +71,8 @@ impl Match {
 
     /// Whether it wants a message with this envelope.
     pub fn wants(&self, envelope: &impl Envelope) -> bool {
-        self.tag.is_none_or(|tag| tag == envelope.tag())
+        let bits = self.tag_bits.unwrap_or(!0);
+        self.tag.is_none_or(|tag| (tag.0 ^ envelope.tag().0) & bits == 0)
             && self.from.is_none_or(|from| from == envelope.from())
     }
 }
@@ -145,7 +157,7 @@ mod tests {
         /// tag.
         #[test]
         fn the_first_that_matches_is_taken(
-            ops in prop::collection::vec((any::<bool>(), 0..3_u64, 0..3_u32, any::<[bool; 2]>()), 0..200)
+            ops in prop::collection::vec((any::<bool>(), 0..3_u64, 0..3_u32, any::<[bool; 3]>()), 0..200)
         ) {
             let mut queue = Queue::new();
             let mut list: Vec<Letter> = Vec::new();
@@ -157,9 +169,12 @@ mod tests {
                 } else {
                     let wanted = Match {
                         tag: use_of[0].then_some(Tag(tag)),
+                        tag_bits: use_of[2].then_some(2),
                         from: use_of[1].then_some(sender(from)),
                     };
-                    let fits = |l: &Letter| (!use_of[0] || l.tag == tag) && (!use_of[1] || l.from == from);
+                    // Of 0, 1 and 2.
+                    let is_tag = |of: u64| if use_of[2] { (of == 2) == (tag == 2) } else { of == tag };
+                    let fits = |l: &Letter| (!use_of[0] || is_tag(l.tag)) && (!use_of[1] || l.from == from);
                     let expected = list.iter().position(fits).map(|at| list.remove(at));
                     prop_assert_eq!(queue.take(&wanted), expected);
                 }

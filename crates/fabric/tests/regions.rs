@@ -475,7 +475,7 @@ fn publisher_process() {
     region.write(0, &[5; 48]).unwrap();
     println!("published {}", region.id());
     // Waits to be killed.
-    let _ = region.resource().recv(Match { tag: Some(Tag(77)), from: None });
+    let _ = region.resource().recv(Match::tag(77));
 }
 
 #[test]

@@ -128,6 +128,47 @@ static void messages(ktf_context *here, ktf_context *there)
 	free(data);
 }
 
+/* By some bits of their tags. */
+static void tags_in_part(ktf_context *context)
+{
+	ktf_match match = { .field_mask = KTF_MATCH_TAG | KTF_MATCH_TAG_BITS };
+	ktf_resource *resource;
+	ktf_message *message;
+	uint64_t tag;
+	ktf_id id;
+
+	CHECK(ktf_resource_register(context, NULL, 0, &resource) == KTF_OK);
+	CHECK(ktf_resource_id(resource, &id) == KTF_OK);
+	CHECK(ktf_message_send(resource, &id, 0x107, "x", 1, KTF_NOW) == KTF_OK);
+	CHECK(ktf_message_send(resource, &id, 0x203, "x", 1, KTF_NOW) == KTF_OK);
+	match.tag = 0x2ff;
+	match.tag_bits = 0xf00;
+	CHECK(ktf_message_receive(resource, &match, KTF_NOW, &message, NULL) == KTF_OK);
+	CHECK(ktf_message_envelope(message, &tag, NULL) == KTF_OK && tag == 0x203);
+	ktf_message_drop(message);
+	CHECK(ktf_message_receive(resource, &match, KTF_NOW, &message, NULL) == KTF_TIMED_OUT);
+	ktf_resource_drop(resource);
+}
+
+/* Identifiers as text, and the names of results. */
+static void names(void)
+{
+	static const char text_of_one[] = "00c0ffee00c0ffee:12.3";
+	ktf_id last = { UINT64_MAX, UINT32_MAX, UINT32_MAX }, id = { 0, 0, 0 };
+	char text[KTF_ID_ROOM];
+
+	CHECK(ktf_id_parse(text_of_one, &id) == KTF_OK);
+	CHECK(id.context == 0xc0ffee00c0ffee && id.slot == 12 && id.generation == 3);
+	CHECK(ktf_id_text(&id, text, sizeof(text)) == strlen(text_of_one));
+	CHECK(strcmp(text, text_of_one) == 0);
+	CHECK(ktf_id_text(&last, text, sizeof(text)) == strlen(text));
+	CHECK(ktf_id_parse(text, &id) == KTF_OK && memcmp(&id, &last, sizeof(id)) == 0);
+	CHECK(ktf_id_text(NULL, text, sizeof(text)) == 0 && ktf_id_text(&id, NULL, 0) > 0);
+	CHECK(ktf_id_parse("12.3", &id) == KTF_INVALID && ktf_id_parse(NULL, &id) == KTF_INVALID);
+	CHECK(strcmp(ktf_result_name(KTF_TIMED_OUT), "KTF_TIMED_OUT") == 0);
+	CHECK(strcmp(ktf_result_name((ktf_result)1000), "unknown") == 0);
+}
+
 /* A buffer that is given away, and how often it was released. */
 struct given {
 	void *data;
@@ -644,7 +685,7 @@ static void bad_arguments(ktf_context *context)
 	const ktf_attribute no_text[] = { { "name", "\xff" } };
 	ktf_config config = { .field_mask = UINT64_C(1) << 40 };
 	ktf_layout layout = { .records = 0, .bytes = 48 };
-	ktf_match match = { .field_mask = 4 };
+	ktf_match match = { .field_mask = KTF_MATCH_TAG_BITS };
 	ktf_resource *resource = NULL;
 	ktf_context *none = NULL;
 	ktf_message *message;
@@ -697,6 +738,8 @@ static void bad_arguments(ktf_context *context)
 	CHECK(ktf_message_send(resource, NULL, 0, "x", 1, KTF_NOW) == KTF_INVALID);
 	CHECK(ktf_message_send(resource, &id, 0, NULL, 1, KTF_NOW) == KTF_INVALID);
 	CHECK(ktf_message_receive(resource, &match, KTF_NOW, &message, NULL) == KTF_INVALID);
+	match.field_mask = 8;
+	CHECK(ktf_message_receive(resource, &match, KTF_NOW, &message, NULL) == KTF_INVALID);
 	CHECK(ktf_resource_reserve(resource, &id, 0) == KTF_INVALID);
 	(void)ktf_error_text(text, sizeof(text));
 	CHECK(strncmp(text, "rate: ", 6) == 0);
@@ -725,6 +768,7 @@ int main(int count, char **words)
 		here = open_context(words[1], shared_memory);
 		there = open_context(words[1], shared_memory);
 		messages(here, there);
+		tags_in_part(here);
 		giving_within(here);
 		giving_to_others(words[1], shared_memory, there);
 		giving_in_vain(here);
@@ -740,6 +784,7 @@ int main(int count, char **words)
 		ktf_context_close(there);
 		ktf_context_close(here);
 	}
+	names();
 	puts("all is well");
 	return 0;
 }
