@@ -17,8 +17,8 @@
  * they need: the order of closing is free. Text is UTF-8 and ends with a zero byte.
  *
  * A context has at most 1048576 resources, a resource KTF_ATTRIBUTES_MOST attributes, each text of
- * them KTF_TEXT_MOST bytes, and a message 1 GiB, or what ktf_config says. What the library warns of
- * beside its results, such as a caller that is not let in, is shown to programs in Rust alone.
+ * them KTF_TEXT_MOST bytes, and a message 1 GiB, or what ktf_config says. What the library says beside
+ * its results, such as that a caller is not let in, ktf_log_set() has told.
  */
 #ifndef KEEPTIME_FABRIC_H
 #define KEEPTIME_FABRIC_H
@@ -154,6 +154,26 @@ typedef struct ktf_buffer {
 #define KTF_BUFFER_DATA UINT64_C(1)	/* data and length */
 #define KTF_BUFFER_RELEASE UINT64_C(2)	/* release and closure */
 
+/* How important something is that is told to ktf_log.tell. */
+typedef enum ktf_log_level {
+	KTF_LEVEL_ERROR = 1,
+	KTF_LEVEL_WARNING = 2,	/* who is turned away, and why; what is done another way than it should be */
+	KTF_LEVEL_INFO = 3,
+	KTF_LEVEL_DETAIL = 4	/* connections: over what, and why not over something else; and their ends */
+} ktf_log_level;
+
+/* Who is told what the library says besides its results. Only fields whose bit is in field_mask are looked
+ * at; without tell nobody is. Fields and bits may be added at the end. */
+typedef struct ktf_log {
+	uint64_t field_mask;	/* which of the others are set, KTF_LOG_... */
+	void (*tell)(uint32_t level, const char *text, void *closure);	/* is told a sentence */
+	void *closure;		/* for tell, whatever that needs */
+	uint32_t level;		/* KTF_LEVEL_WARNING: the last ktf_log_level that is told */
+} ktf_log;
+
+#define KTF_LOG_TELL UINT64_C(1)	/* tell and closure */
+#define KTF_LOG_LEVEL UINT64_C(2)
+
 /* Which messages are wanted. Only fields whose bit is in field_mask are looked at. Fields and bits may be
  * added at the end. */
 typedef struct ktf_match {
@@ -243,6 +263,12 @@ size_t ktf_error_text(char *buffer, size_t length);
 /* Tells the name of a result, such as KTF_TIMED_OUT. Of a number that is none, "unknown". The text lasts
  * as long as the program. */
 const char *ktf_result_name(ktf_result result);
+
+/* Says who is told what the library says besides its results, of all contexts; a log of null: nobody, as
+ * at first. tell is called by any thread, several at once, those of the library among them, and must
+ * neither wait nor call this library; its text is valid until it returns. When this returns, the one
+ * before is not called any more. KTF_INVALID. */
+ktf_result ktf_log_set(const ktf_log *log);
 
 /* ---- Contexts -------------------------------------------------------------------------------- */
 

@@ -10,6 +10,7 @@
 mod arguments;
 mod buffer;
 mod context;
+mod log;
 mod message;
 mod outcome;
 mod records;

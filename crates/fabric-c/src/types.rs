@@ -49,6 +49,18 @@ pub struct BufferFields {
     pub closure: *mut c_void,
 }
 
+/// Hears what the library says: how important it is, what it is, and its closure.
+pub type Tell = unsafe extern "C" fn(level: u32, text: *const c_char, closure: *mut c_void);
+
+/// `ktf_log`.
+#[repr(C)]
+pub struct LogFields {
+    pub field_mask: u64,
+    pub tell: Option<Tell>,
+    pub closure: *mut c_void,
+    pub level: u32,
+}
+
 /// `ktf_match`.
 #[repr(C)]
 pub struct MatchFields {
@@ -120,6 +132,7 @@ const _: () = {
     assert!(size_of::<ConfigFields>() == 56 && offset_of!(ConfigFields, callers) == 43);
     assert!(offset_of!(ConfigFields, listen) == 48);
     assert!(size_of::<BufferFields>() == 40 && offset_of!(BufferFields, closure) == 32);
+    assert!(size_of::<LogFields>() == 32 && offset_of!(LogFields, level) == 24);
     assert!(size_of::<MatchFields>() == 40 && offset_of!(MatchFields, from) == 16);
     assert!(size_of::<UndeliveredFields>() == 32 && offset_of!(UndeliveredFields, reason) == 24);
     assert!(size_of::<EventFields>() == 24 && offset_of!(EventFields, id) == 8);

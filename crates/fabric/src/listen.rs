@@ -227,6 +227,7 @@ pub fn spoken(own: Protocol, addresses: &[SocketAddr]) -> Carriers {
 /// # Errors
 /// If it does not listen or takes no callers, somebody else does, or this process has no descriptors left.
 pub fn call_neighbour(greeting: Greeting, owner: u32) -> io::Result<Ends> {
+    tracing::debug!(context = %greeting.to, "calls over shared memory");
     let stream = call(&neighbour_name(greeting.to), SockType::Stream, CONNECT_TIME)?;
     let stream = UnixStream::from(stream);
     expect_trusted(&stream, owner)?;
@@ -251,6 +252,7 @@ pub fn greet_over(
     protocol: Protocol,
 ) -> io::Result<Ends> {
     let protocol = if way.is_straight() { protocol } else { Protocol::Tcp };
+    tracing::debug!(context = %greeting.to, way = ?way.hops, "calls over {protocol:?}");
     let greet = |mut stream: &TcpStream, carrier| {
         stream.write_all(&Greeting { carrier, ..greeting }.encode())
     };

@@ -169,6 +169,45 @@ static void names(void)
 	CHECK(strcmp(ktf_result_name((ktf_result)1000), "unknown") == 0);
 }
 
+static atomic_int connections;
+
+static void listens(uint32_t level, const char *text, void *closure)
+{
+	if (level == KTF_LEVEL_DETAIL && strstr(text, closure) == text)
+		connections++;
+}
+
+/* Who is told over what contexts are connected, as long as it wants to be. */
+static void telling(const char *directory, int shared_memory, ktf_context *there)
+{
+	static char memory[] = "calls over shared memory", network[] = "calls over Tcp";
+	ktf_log log = { KTF_LOG_TELL | KTF_LOG_LEVEL, listens, network, KTF_LEVEL_DETAIL };
+	ktf_resource *own, *other;
+	ktf_context *context;
+	ktf_id to;
+
+	CHECK(ktf_resource_register(there, NULL, 0, &other) == KTF_OK);
+	CHECK(ktf_resource_id(other, &to) == KTF_OK);
+	if (shared_memory)
+		log.closure = memory;
+	for (int wanted = 1; wanted >= 0; wanted--) {
+		CHECK(ktf_log_set(wanted ? &log : NULL) == KTF_OK);
+		connections = 0;
+		context = open_context(directory, shared_memory);
+		CHECK(ktf_resource_register(context, NULL, 0, &own) == KTF_OK);
+		CHECK(ktf_message_send(own, &to, 1, "x", 1, 30 * SECOND) == KTF_OK);
+		CHECK(connections == wanted);
+		ktf_resource_drop(own);
+		ktf_context_close(context);
+	}
+	ktf_resource_drop(other);
+	log.level = 5;
+	CHECK(ktf_log_set(&log) == KTF_INVALID);
+	log.field_mask = KTF_LOG_TELL;
+	log.tell = NULL;
+	CHECK(ktf_log_set(&log) == KTF_INVALID);
+}
+
 /* A buffer that is given away, and how often it was released. */
 struct given {
 	void *data;
@@ -769,6 +808,7 @@ int main(int count, char **words)
 		there = open_context(words[1], shared_memory);
 		messages(here, there);
 		tags_in_part(here);
+		telling(words[1], shared_memory, there);
 		giving_within(here);
 		giving_to_others(words[1], shared_memory, there);
 		giving_in_vain(here);

@@ -68,18 +68,28 @@ impl Core {
             return Err(unreachable(why));
         }
         let same_node = info.node == own.node;
-        let link = if same_node && self.config.shared_memory && is_trusted(info.owner, own.owner) {
-            // Who calls, its kernel tells.
-            let greeting = self.greeting(&found, self.streams.next_number());
-            let ends = call_neighbour(Greeting { pass: None, ..greeting }, info.owner);
-            ends.map(|ends| self.connected(peer, ends))
+        let apart = if !same_node {
+            Some("it is on another node")
+        } else if !self.config.shared_memory {
+            Some("this context is not to use it")
+        } else if !is_trusted(info.owner, own.owner) {
+            Some("it is of another user")
         } else {
+            None
+        };
+        let link = if let Some(why) = apart {
+            tracing::debug!(context = %peer, node = %info.node, "not over shared memory: {why}");
             self.tell_carrier(info);
             if same_node {
                 self.call_any(&found, &candidates(&self.networks, &info.addresses, true))
             } else {
                 self.reach(&found)
             }
+        } else {
+            // Who calls, its kernel tells.
+            let greeting = self.greeting(&found, self.streams.next_number());
+            let ends = call_neighbour(Greeting { pass: None, ..greeting }, info.owner);
+            ends.map(|ends| self.connected(peer, ends))
         };
         let link = link.map_err(|error| unreachable(error.to_string()))?;
         // That one may have called meanwhile: all that is sent there goes by one link.

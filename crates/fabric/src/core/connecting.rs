@@ -41,7 +41,8 @@ impl Core {
 
     /// Somebody has called who is let in.
     pub(super) fn greeted(&self, greeting: &Greeting, ends: Ends) {
-        let Greeting { from, attempt, is_rail, .. } = *greeting;
+        let Greeting { from, attempt, is_rail, carrier, .. } = *greeting;
+        tracing::debug!(%from, ?carrier, in_memory = ends.in_memory, "a caller is let in");
         if !self.links.calls(from, attempt, is_rail) {
             // Its caller has given it up.
             tracing::debug!(%from, attempt, "a call has come late");
@@ -106,9 +107,11 @@ impl Core {
 
     /// A link is broken: it goes, and whoever it concerns is told.
     pub(super) fn lost(&self, link: &Arc<Link>, why: Broken) {
+        let text = why.to_string();
         if !link.end(why, self) {
             return;
         }
+        tracing::debug!(context = %link.peer, "a connection is over: {text}");
         self.streams.remove(link.id);
         self.links.remove(link);
         self.inboxes.each(|inbox| inbox.forget(link.id));
