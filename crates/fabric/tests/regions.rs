@@ -11,7 +11,7 @@ use keeptime_fabric::region::{
     ATTRIBUTE, Address, AnsweredBy, CELL, Layout, Memories, PlainMemories, PublishError, Reader,
     Reading, Region, RegionError, RegionServer, RegionServerConfig, look,
 };
-use keeptime_fabric::{Attributes, Context, Match, Record, Tag, Wait, attrs};
+use keeptime_fabric::{Attributes, Context, Match, Record, Wait, attrs};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg, socket,
 };
