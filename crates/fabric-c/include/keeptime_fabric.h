@@ -264,8 +264,8 @@ size_t ktf_error_text(char *buffer, size_t length);
  * as long as the program. */
 const char *ktf_result_name(ktf_result result);
 
-/* Says who is told what the library says besides its results, of all contexts; a log of null: nobody, as
- * at first. tell is called by any thread, several at once, those of the library among them, and must
+/* Says who is told what the library says besides its results, of all contexts. With a log of null nobody
+ * is, as at first. tell is called by any thread, several at once, those of the library among them, and must
  * neither wait nor call this library; its text is valid until it returns. When this returns, the one
  * before is not called any more. KTF_INVALID. */
 ktf_result ktf_log_set(const ktf_log *log);

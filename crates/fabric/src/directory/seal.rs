@@ -34,7 +34,7 @@ pub struct Hail {
 #[non_exhaustive]
 pub enum Stranger {
     /// Something else.
-    #[error("what answers is no directory server of the fabric: it begins with {0:02x?}")]
+    #[error("what answers is no daemon of the fabric: it begins with {0:02x?}")]
     Magic([u8; 4]),
     /// Another version.
     #[error("it speaks version {0} of the protocol, this one {VERSION}")]
