@@ -19,7 +19,7 @@ use anyhow::{Context as _, Result};
 use keeptime::machine::Machine;
 use keeptime_fabric::directory::{Server, ServerConfig};
 use keeptime_fabric::{
-    Buffer, Config, Context, Match, Payload, Protocol, Resource, ResourceId, Tag, Wait, attrs,
+    Buffer, Config, Context, Match, Payload, Protocol, Resource, ResourceId, Wait, attrs,
 };
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
