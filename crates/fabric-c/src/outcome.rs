@@ -202,6 +202,7 @@ impl From<RecvError> for Failure {
     fn from(error: RecvError) -> Self {
         let outcome = match &error {
             RecvError::Undelivered(_) => Outcome::Undelivered,
+            RecvError::Gone(_) => Outcome::Gone,
             _ => Outcome::TimedOut,
         };
         let undelivered = match &error {

@@ -252,7 +252,8 @@ impl Resource {
     ///
     /// # Errors
     /// If something that this resource had sent was not delivered, and no message is there: once
-    /// for each.
+    /// for each. [`RecvError::Gone`] if only messages of one sender are wanted, none is there, and that one's context is
+    /// gone: that is found out soon after its end.
     pub fn recv(&self, wanted: Match) -> Result<Message, RecvError> {
         self.recv_with(wanted, Patience::Until(None))
     }
@@ -266,7 +267,8 @@ impl Resource {
         self.recv_with(wanted, Patience::Until(Some(after(time))))
     }
 
-    /// The same without waiting, but for the end of one of more than 64 KiB. None if there is none.
+    /// The same without waiting, but for the end of one of more than 64 KiB. None if there is none. Whether a sender that
+    /// is not connected is gone is found out meanwhile, and told by a later call.
     ///
     /// # Errors
     /// As for [`Resource::recv`].

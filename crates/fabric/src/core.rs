@@ -5,9 +5,11 @@
 //! |---|---|
 //! | `sending`, `waiting` | the way of a message out; waiting for a turn |
 //! | `receiving`, `catcher` | the way of a message in; a thread that waits for one |
+//! | `absent` | whether those are there of whom messages are waited for |
 //! | `calling`, `calls`, `connecting` | whom this context calls, and whom just now; links as they come and go |
 //! | `handling`, `keeping` | what is done on links by whoever has time; and every now and then |
 
+mod absent;
 mod calling;
 mod calls;
 mod catcher;
@@ -37,6 +39,7 @@ use crate::progress::{Parker, Progress, lock};
 use crate::random;
 use crate::streams::Streams;
 use crate::turns::Turns;
+use absent::Absent;
 use calls::Calls;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -62,6 +65,7 @@ pub struct Core {
     untold: Mutex<Option<Unsent>>,
     /// To each other context one connection is made at a time; messages do not come this way.
     calls: Calls,
+    absent: Absent,
 }
 
 /// How long a call may take.
@@ -110,6 +114,7 @@ impl Core {
             turns: Arc::new(Turns::new()),
             untold: Mutex::default(),
             calls: Calls::default(),
+            absent: Absent::default(),
         })
     }
 

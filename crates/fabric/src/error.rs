@@ -133,6 +133,9 @@ pub enum RecvError {
     /// None came in time.
     #[error("no message came in time")]
     TimedOut,
+    /// The context of the only sender that is wanted is no more, and nothing is left of what it had sent.
+    #[error("there is no context {0} any more, and no message of it")]
+    Gone(ContextId),
     /// What this resource had sent did not arrive. Told once for each message, when no message
     /// matches.
     #[error(transparent)]

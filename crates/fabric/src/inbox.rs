@@ -2,7 +2,7 @@
 
 use crate::flow::{AHEAD_MOST, GONE_MOST, Owed, WINDOW, WINDOW_CARRIED};
 use crate::frame::{Malformed, Reason, Refusal};
-use crate::id::{Place, ResourceId};
+use crate::id::{ContextId, Place, ResourceId};
 use crate::link::Link;
 use crate::matching::{Envelope, Match, Queue, Tag};
 use crate::payload::Buffer;
@@ -303,6 +303,12 @@ impl Inbox {
         }
     }
 
+    /// Who waits for messages of `peer` alone.
+    pub fn receivers_of(&self, peer: ContextId) -> impl Iterator<Item = &Arc<Parker>> {
+        let is_of = move |wanted: &Match| wanted.from.is_some_and(|from| from.context == peer);
+        self.receivers.iter().filter(move |(wanted, _)| is_of(wanted)).map(|(_, parker)| parker)
+    }
+
     /// Has `parker` woken no longer. Returns whether others wait.
     pub fn delist_receiver(&mut self, parker: &Arc<Parker>) -> bool {
         self.receivers.retain(|(_, other)| !Arc::ptr_eq(other, parker));
@@ -523,7 +529,6 @@ mod tests {
     use super::*;
     use crate::flow::{CHARGE_LEAST, charge};
     use crate::frame::EAGER_MOST;
-    use crate::id::ContextId;
     use crate::transport::rails;
 
     fn message(tag: u64) -> Arrived {

@@ -1,7 +1,8 @@
 //! Streams over several rails need somebody who looks after them whether or not a thread of the
 //! program waits: who says what has arrived, asks whether rails still carry, and makes new ones. Links
-//! over the kernel need somebody who notices that the other node is gone. And who has not the time to wait
-//! for a connection needs somebody who makes it.
+//! over the kernel need somebody who notices that the other node is gone. Who has not the time to wait
+//! for a connection needs somebody who makes it, and who waits for messages somebody who asks whether their sender is
+//! there.
 
 use crate::core::Core;
 use crate::id::ContextId;
@@ -35,6 +36,7 @@ pub struct Keeper {
     changed: Condvar,
     making: Makers,
     calling: Makers,
+    seeking: Makers,
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +46,8 @@ struct State {
     begun: bool,
     /// Contexts that are to be called and have no thread yet, each once.
     wanted: VecDeque<ContextId>,
+    /// Contexts for which the directory is to be asked, each once.
+    sought: VecDeque<ContextId>,
 }
 
 /// Threads that make connections: how many there are.
@@ -63,6 +67,12 @@ impl Keeper {
     /// `peer` is to be called. Nobody else wants that as long as this call has not ended.
     pub fn call(&self, peer: ContextId) {
         lock(&self.state).wanted.push_back(peer);
+        self.notice();
+    }
+
+    /// The directory is to be asked for `peer`. Nobody else wants that before it has answered.
+    pub fn seek(&self, peer: ContextId) {
+        lock(&self.state).sought.push_back(peer);
         self.notice();
     }
 
@@ -86,6 +96,7 @@ impl Keeper {
             let (mut looked, mut last) = (Instant::now(), 0);
             while self.wait(self.rest(core)) {
                 self.make_calls(core, scope);
+                self.ask(core, scope);
                 if looked.elapsed() >= LOOK_EVERY {
                     looked = Instant::now();
                     core.look_after_links();
@@ -123,6 +134,23 @@ impl Keeper {
         }
     }
 
+    /// Asks for those that are sought, one after the other: where one is not answered no other is. Without a thread they are
+    /// asked for later.
+    fn ask<'scope>(&'scope self, core: &'scope Core, scope: &'scope Scope<'scope, '_>) {
+        if self.seeking.count() == 0 && !lock(&self.state).sought.is_empty() {
+            let work = move || {
+                while let Some(peer) = self.next_sought() {
+                    core.ask_for(peer);
+                }
+            };
+            self.seeking.start(scope, "seek", work);
+        }
+    }
+
+    fn next_sought(&self) -> Option<ContextId> {
+        lock(&self.state).sought.pop_front()
+    }
+
     fn next_wanted(&self) -> Option<ContextId> {
         lock(&self.state).wanted.pop_front()
     }
@@ -132,9 +160,11 @@ impl Keeper {
         if !core.streams().all().is_empty() {
             return Some(EVERY);
         }
-        if !lock(&self.state).wanted.is_empty() {
+        let state = lock(&self.state);
+        if !state.wanted.is_empty() || !state.sought.is_empty() {
             return Some(AGAIN_EVERY);
         }
+        drop(state);
         core.has_links_to_look_after().then_some(LOOK_EVERY)
     }
 

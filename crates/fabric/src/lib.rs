@@ -83,7 +83,8 @@
 //!   what its context sends to that one from then on, or never ([`Reason::Unconfirmed`]). Sent again, it may be received
 //!   twice, in its order.
 //!   What has arrived and was not taken when its receiver goes is told as well, unless the
-//!   connection breaks first. What is not carried when a context goes is told by [`Context::close`], and by nothing
+//!   connection breaks first. Who waits for messages of one sender is told when that one's context is gone, after what
+//!   came of it ([`RecvError::Gone`]). What is not carried when a context goes is told by [`Context::close`], and by nothing
 //!   else.
 //! - **Bounds.** A receiver holds at most a window ([`flow::WINDOW`], [`flow::WINDOW_CARRIED`]) for each context
 //!   that sends to it, and of longer ones that it has not asked for yet

@@ -119,6 +119,12 @@ impl Links {
         self.read().by_number.get(&number).cloned()
     }
 
+    /// Whether there is any link to `peer`.
+    pub fn has(&self, peer: ContextId) -> bool {
+        let view = self.view();
+        view.to(peer).is_some() || view.all().any(|link| link.peer == peer)
+    }
+
     /// All links to `peer`, those among them that are only read.
     pub fn of(&self, peer: ContextId) -> Vec<Arc<Link>> {
         self.read().by_number.values().filter(|link| link.peer == peer).cloned().collect()

@@ -18,7 +18,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener, UnixStream};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -696,7 +696,10 @@ fn closing_tells_what_no_resource_could_be_told() {
     }
 }
 
-/// Not a test: the process that `a_killed_peer…` kills.
+/// What the process is sent that is to answer twice, the second time with that.
+const TWICE: Tag = Tag(9);
+
+/// Not a test: the process that [`kill`] kills.
 #[test]
 fn peer_process() {
     let Ok(name) = std::env::var("FABRIC_TEST_DIRECTORY") else { return };
@@ -708,8 +711,90 @@ fn peer_process() {
     println!("peer {}", resource.id());
     let first = resource.recv(Match::any()).unwrap();
     resource.send(first.from, Tag(2), b"seen").unwrap();
+    if first.tag == TWICE {
+        resource.send(first.from, TWICE, b"seen").unwrap();
+    }
     // Takes nothing more, and waits to be killed.
     let _ = resource.recv(Match::tag(77));
+}
+
+/// Another process with a resource, over `way`.
+fn start_peer(node: &Node, way: Way) -> (Child, ResourceId) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "peer_process", "--nocapture"]);
+    command.env("FABRIC_TEST_DIRECTORY", &node.config.name).stdout(Stdio::piped());
+    if matches!(way, Way::Memory(_)) {
+        command.env("FABRIC_TEST_MEMORY", "1");
+    }
+    let mut child = command.spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let peer = lines
+        .map_while(Result::ok)
+        .find_map(|line| line.split_once("peer ").and_then(|(_, id)| id.parse().ok()));
+    (child, peer.unwrap())
+}
+
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Goal: nobody waits for messages of a process that is gone, and none that it had sent is lost. Method: it is killed while one
+/// thread waits for it, and another one has not taken what it has sent.
+#[test]
+fn who_waits_for_a_killed_peer_is_told() {
+    let node = Node::start("n1", &[]);
+    for &way in WAYS {
+        let context = node.context(way);
+        let (own, other) =
+            (context.register(attrs! {}).unwrap(), context.register(attrs! {}).unwrap());
+        let bystander = context.register(attrs! {}).unwrap();
+        let (child, peer) = start_peer(&node, way);
+        let wanted = Match::any().from(peer);
+        assert_eq!(own.recv_within(wanted, Duration::from_millis(20)), Err(RecvError::TimedOut));
+        other.send(peer, TWICE, b"hello").unwrap();
+        let gone = Err(RecvError::Gone(peer.context));
+        let (told, took) = thread::scope(|scope| {
+            // It sleeps first, and hears of the end for the others.
+            scope.spawn(|| bystander.recv_within(Match::tag(3), LONG).unwrap());
+            thread::sleep(Duration::from_millis(20));
+            let waits = scope.spawn(|| (own.recv_within(wanted, LONG), Instant::now()));
+            other.recv(Match { tag: Some(TWICE), ..wanted }).unwrap();
+            thread::sleep(Duration::from_millis(50));
+            assert!(!waits.is_finished(), "it is there");
+            kill(child);
+            let killed = Instant::now();
+            let (told, when) = waits.join().unwrap();
+            own.send(bystander.id(), Tag(3), b"").unwrap();
+            (told, when.saturating_duration_since(killed))
+        });
+        assert_eq!(told, gone, "{way:?}");
+        assert!(took < Duration::from_secs(5), "{took:?}, {way:?}");
+        assert_eq!(other.recv(Match::tag(2).from(peer)).unwrap().data, b"seen", "{way:?}");
+        // It is known now.
+        assert_eq!(other.try_recv(wanted), Err(RecvError::Gone(peer.context)), "{way:?}");
+        assert_eq!(other.recv(Match::tag(2).from(peer)), gone);
+        assert_eq!(other.try_recv(Match::any()), Ok(None), "others are there");
+    }
+}
+
+/// Of one that is not known yet that is found out; who looks again and again hears of it, too.
+#[test]
+fn who_waits_for_nobody_is_told() {
+    let node = Node::start("n1", &[]);
+    let context = node.context(Way::Memory(Wait::Block));
+    let own = context.register(attrs! {}).unwrap();
+    let [first, second, third] =
+        [1, 2, 3].map(|number| ResourceId { context: ContextId::new(number), ..own.id() });
+    let told = own.recv_within(Match::any().from(first), LONG);
+    assert_eq!(told, Err(RecvError::Gone(first.context)));
+    let told = until(|| own.try_recv(Match::tag(1).from(second)).err());
+    assert_eq!(told, RecvError::Gone(second.context));
+    assert_eq!(own.send(third, Tag(1), b""), Err(SendError::NoContext(third.context)));
+    assert_eq!(own.try_recv(Match::any().from(third)), Err(RecvError::Gone(third.context)));
+    // The own context is there as long as its resources are.
+    let own_place = context.register(attrs! {}).unwrap().id();
+    assert_eq!(own.try_recv(Match::any().from(own_place)), Ok(None));
 }
 
 /// `kill -9` with messages on the way: those that were not confirmed are told, the directory forgets
@@ -720,24 +805,12 @@ fn a_killed_peer_is_told_for_each_message_that_it_may_not_have_seen() {
     for &way in WAYS.iter().filter(|way| node.settings(**way).wait == Wait::Block) {
         let context = node.context(way);
         let own = context.register(attrs! {}).unwrap();
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "peer_process", "--nocapture"]);
-        command.env("FABRIC_TEST_DIRECTORY", &node.config.name).stdout(Stdio::piped());
-        if matches!(way, Way::Memory(_)) {
-            command.env("FABRIC_TEST_MEMORY", "1");
-        }
-        let mut child = command.spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let peer = lines
-            .map_while(Result::ok)
-            .find_map(|line| line.split_once("peer ").and_then(|(_, id)| id.parse().ok()));
-        let peer = peer.unwrap();
+        let (child, peer) = start_peer(&node, way);
         own.send(peer, Tag(1), b"hello").unwrap();
         assert_eq!(own.recv(Match::any()).unwrap().data, b"seen");
         let _ = own.try_send(peer, Tag(3), b"small");
         own.send(peer, Tag(4), bytes(1_000_000, 0)).unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
+        kill(child);
         let mut told: Vec<Tag> = (0..2)
             .map(|_| match own.recv_within(Match::any(), LONG) {
                 Err(RecvError::Undelivered(lost)) => {

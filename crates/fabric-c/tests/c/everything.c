@@ -784,6 +784,10 @@ static void bad_arguments(ktf_context *context)
 	CHECK(strncmp(text, "rate: ", 6) == 0);
 	id.generation++;
 	CHECK(ktf_message_send(resource, &id, 0, NULL, 0, KTF_NOW) == KTF_GONE);
+	id.context++;
+	match = (ktf_match){ .field_mask = KTF_MATCH_FROM, .from = id };
+	CHECK(ktf_message_receive(resource, &match, KTF_FOREVER, &message, NULL) == KTF_GONE);
+	CHECK(ktf_message_receive(resource, &match, KTF_NOW, &message, NULL) == KTF_GONE);
 	CHECK(ktf_region_publish(context, NULL, 0, &layout, &region) == KTF_INVALID);
 	CHECK(ktf_message_data(NULL, NULL) == NULL);
 	ktf_resource_drop(resource);

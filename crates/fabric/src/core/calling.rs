@@ -55,7 +55,10 @@ impl Core {
         if let Some(link) = self.links.to(peer) {
             return Ok(link);
         }
-        let found = self.directory.resolve(peer)?.ok_or(SendError::NoContext(peer))?;
+        let found = self.directory.resolve(peer)?.ok_or_else(|| {
+            self.absent.is_gone(peer);
+            SendError::NoContext(peer)
+        })?;
         let info = &found.context;
         let own = self.directory.welcome();
         let unreachable = |why: String| {

@@ -1,14 +1,16 @@
 //! A thread that waits for a message, and catches it on its way to the inbox.
 
 use super::Core;
+use super::waiting::Look;
 use crate::frame::{Malformed, Refusal};
-use crate::id::Place;
+use crate::id::{ContextId, Place};
 use crate::inbox::{Arrived, Body, Inbox, Spot, Taken, Undelivered};
 use crate::link::{Home, Link};
 use crate::links::Current;
 use crate::matching::Match;
 use crate::progress::{Parker, Progress, Work};
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
+use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,6 +22,8 @@ pub struct Catcher<'a> {
     inbox: Spot<'a>,
     wanted: Match,
     enlisted: OnceCell<Arc<Parker>>,
+    /// How often something had changed when it was last looked whether the sender that is wanted is gone.
+    sought: Cell<Option<usize>>,
     /// What it has.
     pub caught: OnceCell<Taken>,
 }
@@ -28,25 +32,59 @@ impl<'a> Catcher<'a> {
     /// Of what `wanted` wants of what is for `place`, if that leads somewhere. Its resource has to be there as long as this.
     pub fn new(core: &'a Core, place: Place, wanted: Match) -> Option<Self> {
         let (inbox, enlisted) = (core.inboxes.at(place)?, OnceCell::new());
-        Some(Self { core, place, inbox, wanted, enlisted, caught: OnceCell::new() })
+        let (sought, caught) = (Cell::new(None), OnceCell::new());
+        Some(Self { core, place, inbox, wanted, enlisted, sought, caught })
     }
 
-    /// Catches what is there.
-    pub fn look(&self) {
-        if self.catch_waiting().is_none() {
-            self.core.progress.look(self);
-            self.catch_waiting();
+    /// Catches what is there. Returns who is gone, if there is nothing and nothing can come.
+    pub fn look(&self) -> Option<ContextId> {
+        if self.catch_waiting().is_some() {
+            return None;
         }
+        self.core.progress.look(self);
+        self.catch_waiting();
+        self.gone()
     }
 
-    /// Catches what comes before `deadline`.
-    pub fn wait(&self, deadline: Option<Instant>) {
+    /// Catches what comes before `deadline`. Returns who is gone, if there is nothing and nothing can come.
+    pub fn wait(&self, deadline: Option<Instant>) -> Option<ContextId> {
+        let mut until = deadline;
+        loop {
+            // What most wait for is there soon, and the first look is for nothing else.
+            let mut seeks = false;
+            let ready = || {
+                if self.catch_waiting().is_some() {
+                    return Some(Look::Done(()));
+                }
+                let seeks = mem::replace(&mut seeks, true);
+                match if seeks { self.seek() } else { Look::Later } {
+                    Look::Later => None,
+                    Look::At(time) if until.is_some_and(|until| until <= time) => None,
+                    seen => Some(seen),
+                }
+            };
+            let seen = self.core.progress.wait(self, until, ready, |parker| self.enlist(parker));
+            until = match seen {
+                Some(Look::At(time)) => Some(time),
+                None if until != deadline => {
+                    self.sought.set(None);
+                    deadline
+                }
+                _ => break,
+            };
+        }
+        self.leave();
+        self.gone()
+    }
+
+    fn enlist(&self, parker: &Arc<Parker>) {
+        self.inbox.with(|inbox| inbox.enlist_receiver(self.wanted, parker));
+        self.enlisted.get_or_init(|| parker.clone());
+    }
+
+    /// Waits no longer.
+    fn leave(&self) {
         let (progress, inbox) = (&self.core.progress, self.inbox);
-        let enlist = |parker: &Arc<Parker>| {
-            inbox.with(|inbox| inbox.enlist_receiver(self.wanted, parker));
-            self.enlisted.get_or_init(|| parker.clone());
-        };
-        progress.wait(self, deadline, || self.catch_waiting(), enlist);
         // What was caught when time was up as well.
         let Some(parker) = self.enlisted.get() else { return };
         let others_wait = inbox.with(|inbox| inbox.delist_receiver(parker));
@@ -57,6 +95,24 @@ impl<'a> Catcher<'a> {
             let next = inbox.with(Inbox::next_receiver).flatten();
             next.iter().for_each(|parker| progress.wake(parker));
         }
+    }
+
+    /// Whether the only sender that is wanted is gone, or when to look again. Looks when something has changed.
+    fn seek(&self) -> Look<()> {
+        let Some(from) = self.wanted.from else { return Look::Later };
+        let changes = Some(self.core.absent.changes());
+        if self.sought.replace(changes) == changes {
+            return Look::Later;
+        }
+        self.core.seek(from.context)
+    }
+
+    /// Who is gone, if nothing is caught and nothing can come.
+    fn gone(&self) -> Option<ContextId> {
+        let from = self.wanted.from.filter(|_| self.caught.get().is_none())?;
+        let is_gone = matches!(self.core.seek(from.context), Look::Done(()));
+        // What it had sent was there before that was known.
+        (is_gone && self.catch_waiting().is_none()).then_some(from.context)
     }
 
     /// Catches what waits in the inbox, unless something is caught. Returns whether something is. It stays where it is:

@@ -86,6 +86,7 @@ impl Core {
         let poll_is_enough = ends.poll_is_enough;
         let turns = self.turns.clone();
         let link = self.links.insert(|number| Link::new(number, peer, ends).in_turns(turns));
+        self.absent.is_connected(peer);
         if link.is_looked_after {
             self.keeper.notice();
         }
@@ -114,6 +115,10 @@ impl Core {
         tracing::debug!(context = %link.peer, "a connection is over: {text}");
         self.streams.remove(link.id);
         self.links.remove(link);
-        self.inboxes.each(|inbox| inbox.forget(link.id));
+        self.absent.change();
+        self.inboxes.each(|inbox| {
+            inbox.forget(link.id);
+            inbox.receivers_of(link.peer).for_each(|parker| self.progress.wake(parker));
+        });
     }
 }

@@ -25,14 +25,13 @@ impl Core {
         patience: Patience,
     ) -> Result<Message, RecvError> {
         loop {
-            match self.take(place, wanted, patience) {
-                None => return Err(RecvError::TimedOut),
-                Some(Taken::Notice(undelivered)) => return Err(undelivered.into()),
+            match self.take(place, wanted, patience)? {
+                Taken::Notice(undelivered) => return Err(undelivered.into()),
                 // Nearly all are, and moved once.
-                Some(Taken::Message(Arrived { from, tag, body: Body::Whole(data), .. }, None)) => {
+                Taken::Message(Arrived { from, tag, body: Body::Whole(data), .. }, None) => {
                     return Ok(Message { from, tag, data });
                 }
-                Some(Taken::Message(message, credit)) => {
+                Taken::Message(message, credit) => {
                     if let Some(message) = self.complete(place, message, credit, &wanted) {
                         return Ok(message);
                     }
@@ -75,13 +74,14 @@ impl Core {
     }
 
     #[inline(always)]
-    fn take(&self, place: Place, wanted: Match, patience: Patience) -> Option<Taken> {
-        let catcher = Catcher::new(self, place, wanted)?;
-        match patience {
+    fn take(&self, place: Place, wanted: Match, patience: Patience) -> Result<Taken, RecvError> {
+        let catcher = Catcher::new(self, place, wanted).ok_or(RecvError::TimedOut)?;
+        let gone = match patience {
             Patience::None => catcher.look(),
             Patience::Until(deadline) => catcher.wait(deadline),
-        }
-        catcher.caught.into_inner()
+        };
+        let missed = || gone.map_or(RecvError::TimedOut, RecvError::Gone);
+        catcher.caught.into_inner().ok_or_else(missed)
     }
 
     /// Fetches an offered message, and begins to fetch those that `wanted` will want after it. None if it will never
