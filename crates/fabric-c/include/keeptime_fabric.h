@@ -403,12 +403,14 @@ ktf_result ktf_message_send(const ktf_resource *resource, const ktf_id *to, uint
 ktf_result ktf_message_give(const ktf_resource *resource, const ktf_id *to, uint64_t tag,
 			    const ktf_buffer *buffer, int64_t timeout);
 
-/* Receives the first message that fits match. A match of null fits any. Waits for one; one that is
- * longer than 64 KiB is waited for to its end, whatever the timeout. KTF_UNDELIVERED, once for each
- * message that did not arrive, when there is none to receive: then undelivered, if it is not null,
- * says which. KTF_GONE, when there is none to receive of the only sender that fits, and its context
- * is gone: soon after the end of its process; with KTF_NOW a later call may be the first to tell.
- * KTF_TIMED_OUT, KTF_INVALID. */
+/* Receives the first message that fits match. A match of null fits any. Waits for one. One that is
+ * longer than 64 KiB and from another context begins to come when a call asks for it, and is there
+ * when all of it is: when that call has timed out it goes on coming, and a later call finds it, with
+ * KTF_NOW as well. What its sender has sent after it, and fits, does not go before it; what others
+ * have sent does. KTF_UNDELIVERED, once for each message that did not arrive, when there is none to
+ * receive: then undelivered, if it is not null, says which. KTF_GONE, when there is none to receive
+ * of the only sender that fits, and its context is gone: soon after the end of its process; with
+ * KTF_NOW a later call may be the first to tell. KTF_TIMED_OUT, KTF_INVALID. */
 ktf_result ktf_message_receive(const ktf_resource *resource, const ktf_match *match,
 			       int64_t timeout, ktf_message **message,
 			       ktf_undelivered *undelivered);

@@ -247,8 +247,9 @@ impl Resource {
         self.shared.core.release(self.place, Some(to));
     }
 
-    /// Receives the first message that `wanted` wants; waits for one. One that has begun to arrive
-    /// is waited for to its end.
+    /// Receives the first message that `wanted` wants; waits for one. One of more than 64 KiB from another context is
+    /// there when all of it has come, and comes from when it is wanted first. Until then nothing that its sender has sent
+    /// after it goes before it, but messages of others do.
     ///
     /// # Errors
     /// If something that this resource had sent was not delivered, and no message is there: once
@@ -258,8 +259,7 @@ impl Resource {
         self.recv_with(wanted, Patience::Until(None))
     }
 
-    /// The same, waiting no longer than `time`. One of more than 64 KiB that has begun to come is waited for to its end,
-    /// however long its sender takes.
+    /// The same, waiting no longer than `time`. What has begun to come then goes on, and a later call finds it.
     ///
     /// # Errors
     /// As for [`Resource::recv`], and [`RecvError::TimedOut`].
@@ -267,8 +267,8 @@ impl Resource {
         self.recv_with(wanted, Patience::Until(Some(after(time))))
     }
 
-    /// The same without waiting, but for the end of one of more than 64 KiB. None if there is none. Whether a sender that
-    /// is not connected is gone is found out meanwhile, and told by a later call.
+    /// The same without waiting. None if there is none: one of more than 64 KiB from another context begins to come, and a
+    /// later call finds it. Whether a sender that is not connected is gone is found out meanwhile as well.
     ///
     /// # Errors
     /// As for [`Resource::recv`].

@@ -29,7 +29,7 @@ use crate::flow::Unsent;
 use crate::flusher::Flusher;
 use crate::frame::{Malformed, Refusal};
 use crate::id::{ContextId, Place};
-use crate::inbox::{Arrived, Inboxes, Undelivered};
+use crate::inbox::{Arrived, Inbox, Inboxes, Undelivered};
 use crate::keeper::Keeper;
 use crate::link::{Home, Link};
 use crate::links::Links;
@@ -189,6 +189,11 @@ impl Home for Core {
             self.lost(&before, why);
         }
         Ok(())
+    }
+
+    fn fetched(&self, to: Place) {
+        let next = self.inboxes.with(to, Inbox::next_receiver).flatten();
+        next.iter().for_each(|parker| self.progress.wake(parker));
     }
 
     fn notify(&self, sender: Place, notice: Undelivered) {

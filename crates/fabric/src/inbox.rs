@@ -1,13 +1,14 @@
 //! What has arrived for one resource, and who waits for it.
 
 use crate::flow::{AHEAD_MOST, GONE_MOST, Owed, WINDOW, WINDOW_CARRIED};
-use crate::frame::{Malformed, Reason, Refusal};
+use crate::frame::{Frame, Malformed, Reason, Refusal};
 use crate::id::{ContextId, Place, ResourceId};
 use crate::link::Link;
-use crate::matching::{Envelope, Match, Queue, Tag};
+use crate::matching::{Envelope, Found, Match, Queue, Tag};
 use crate::payload::Buffer;
 use crate::progress::{Parker, lock};
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -59,8 +60,19 @@ pub struct Offered {
     pub token: u32,
     /// Its length.
     pub size: u64,
-    /// It is being fetched already.
-    pub ahead: bool,
+    /// Whether it is being fetched.
+    pub fetch: Fetch,
+}
+
+/// Whether a long message is being fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fetch {
+    /// It is not.
+    No,
+    /// It is, before it is the first that a receiver wants.
+    Ahead,
+    /// It is, or has been: a receiver has asked for it.
+    Asked,
 }
 
 /// A message that was sent did not reach its receiver.
@@ -92,6 +104,8 @@ pub struct Inbox {
     queue: Queue<Arrived>,
     notices: VecDeque<Undelivered>,
     owed: Owed,
+    /// How many long messages it has.
+    offered: usize,
     /// Bytes that are fetched ahead.
     ahead: u64,
     /// What the own context has sent here and nobody has taken.
@@ -150,6 +164,27 @@ impl<B: FnOnce() -> Body> Arrived<B> {
     }
 }
 
+impl Arrived {
+    fn is_offered(&self) -> bool {
+        matches!(self.body, Body::Offered(_))
+    }
+
+    /// Whether it can be taken: a long one when no more of it is to arrive.
+    fn is_there(&self) -> bool {
+        match &self.body {
+            Body::Whole(_) => true,
+            Body::Offered(offered) => {
+                offered.fetch != Fetch::No && !offered.link.is_coming(offered.token)
+            }
+        }
+    }
+
+    /// Whether a receiver has asked for it, if it is long.
+    fn is_asked(&self) -> bool {
+        matches!(&self.body, Body::Offered(offered) if offered.fetch == Fetch::Asked)
+    }
+}
+
 impl<B> Envelope for Arrived<B> {
     fn tag(&self) -> Tag {
         self.tag
@@ -168,6 +203,7 @@ impl Inbox {
             queue: Queue::new(),
             notices: VecDeque::new(),
             owed: Owed::new(),
+            offered: 0,
             ahead: 0,
             from_within: 0,
             from_links: 0,
@@ -189,7 +225,7 @@ impl Inbox {
     }
 
     /// `message` arrives, by a thread that waits itself as `own`, if it does. Returns who is to be woken: that one, if
-    /// it wants the message, since no other has to be.
+    /// it wants the message, since no other has to be. One that waits for the end of a long message is woken then.
     ///
     /// # Errors
     /// If its link has sent more than any window holds.
@@ -207,11 +243,16 @@ impl Inbox {
             }
             self.from_links += charge;
         }
-        let wants = |(wanted, _): &(Match, Arc<Parker>)| wanted.wants(&message);
+        let at = self.queue.len();
+        self.offered += usize::from(message.is_offered());
+        self.queue.push(message);
+        let wants = |(wanted, _): &(Match, Arc<Parker>)| {
+            let wants = self.queue.get(at).is_some_and(|message| wanted.wants(message));
+            wants && (self.offered == 0 || self.has_for(wanted))
+        };
         let is_own = |parker: &Arc<Parker>| own.is_some_and(|own| Arc::ptr_eq(own, parker));
         let first = self.receivers.iter().position(|entry| is_own(&entry.1) && wants(entry));
         let waits = first.or_else(|| self.receivers.iter().position(wants));
-        self.queue.push(message);
         Ok(waits.map(|at| self.receivers.swap_remove(at).1))
     }
 
@@ -237,17 +278,19 @@ impl Inbox {
     /// Takes the first message that `wanted` wants, or else the oldest notice. If that makes room
     /// for senders in this context, they are returned to be woken.
     pub fn take(&mut self, wanted: &Match) -> (Option<Taken>, Vec<Arc<Parker>>) {
-        let Some(message) = self.queue.take(wanted) else {
+        let first = self.find(wanted).there.and_then(|at| self.queue.remove(at));
+        let Some(message) = first else {
             return (self.notices.pop_front().map(Taken::Notice), Vec::new());
         };
         if message.link == 0 {
             self.from_within -= u64::from(message.charge);
             return (Some(Taken::Message(message, None)), std::mem::take(&mut self.senders));
         }
-        if let Body::Offered(offered) = &message.body
-            && offered.ahead
-        {
-            self.ahead -= offered.size;
+        if let Body::Offered(offered) = &message.body {
+            self.offered -= 1;
+            if offered.fetch == Fetch::Ahead {
+                self.ahead -= offered.size;
+            }
         }
         if message.link == NO_LINK {
             self.from_gone -= u64::from(message.charge);
@@ -258,25 +301,68 @@ impl Inbox {
         (Some(Taken::Message(message, credit)), Vec::new())
     }
 
-    /// Offers to fetch already, since `wanted` will want them next: from where, with their name there and their
-    /// length. Each is given once.
-    pub fn fetch_ahead(&mut self, wanted: &Match) -> Vec<(Arc<Link>, u32, u64)> {
-        let mut found = Vec::new();
-        for message in self.queue.iter_mut().filter(|message| wanted.wants(*message)) {
-            let Body::Offered(offered) = &mut message.body else { break };
-            let Offered { link, token, size, ahead } = &mut **offered;
-            if *ahead {
-                continue;
-            }
-            // What its sender says: any number, where messages may have any length.
-            if self.ahead.saturating_add(*size) > AHEAD_MOST {
-                break;
-            }
-            self.ahead += *size;
-            *ahead = true;
-            found.push((link.clone(), *token, *size));
+    /// Fetches long messages for a receiver at `place` that wants `wanted` and was given `taken`: the first if that is none,
+    /// and, as after any long one, as much of what it will want next as may be fetched before it is asked for. Each is
+    /// fetched once. Returns the links by which something is to be said.
+    pub fn fetch(&mut self, place: Place, wanted: &Match, taken: Option<&Taken>) -> Vec<Arc<Link>> {
+        let mut links = Vec::new();
+        let mut asks = match taken {
+            Some(Taken::Message(message, _)) if !message.is_offered() => return links,
+            Some(Taken::Message(..)) => false,
+            Some(Taken::Notice(_)) | None => true,
+        };
+        if self.offered == 0 {
+            return links;
         }
-        found
+        for message in self.queue.iter_mut().filter(|message| wanted.wants(*message)) {
+            let Arrived { from, tag, body: Body::Offered(offered), .. } = message else { break };
+            let Offered { link, token, size, fetch } = &mut **offered;
+            let is_new = match (*fetch, mem::take(&mut asks)) {
+                (Fetch::Asked, _) | (Fetch::Ahead, false) => continue,
+                (Fetch::Ahead, true) => {
+                    self.ahead -= *size;
+                    *fetch = Fetch::Asked;
+                    continue;
+                }
+                (Fetch::No, true) => {
+                    *fetch = Fetch::Asked;
+                    true
+                }
+                // What its sender says: any number, where messages may have any length.
+                (Fetch::No, false) if self.ahead.saturating_add(*size) > AHEAD_MOST => break,
+                (Fetch::No, false) => false,
+            };
+            match (link.take_offer(*token, place, *size as usize), is_new) {
+                (Ok(()), true) => {}
+                (Ok(()), false) => {
+                    *fetch = Fetch::Ahead;
+                    self.ahead += *size;
+                }
+                (Err(_), true) => link.answer(Frame::Rejected {
+                    from: from.place,
+                    to: place,
+                    tag: *tag,
+                    token: *token,
+                    bytes: 0,
+                    reason: Refusal::NoRoom { left: 0 },
+                }),
+                // Without memory for it now it is fetched when it is wanted.
+                (Err(_), false) => break,
+            }
+            links.push(link.clone());
+        }
+        links
+    }
+
+    fn find(&self, wanted: &Match) -> Found {
+        self.queue.find(wanted, Arrived::is_there)
+    }
+
+    /// Whether a receiver that wants `wanted` has something to do: a message to take, or to ask for.
+    fn has_for(&self, wanted: &Match) -> bool {
+        let Found { there, coming } = self.find(wanted);
+        let is_asked = |at| self.queue.get(at).is_some_and(Arrived::is_asked);
+        there.is_some() || coming.is_some_and(|at| !is_asked(at))
     }
 
     /// Tells the resource what became of a message that it sent. Returns who is to be woken.
@@ -315,9 +401,10 @@ impl Inbox {
         !self.receivers.is_empty()
     }
 
-    /// Who waits for a message that is there, and is to be woken: whoever was woken for it has taken another one.
+    /// Who waits for a message that is there, and is to be woken: whoever was woken for it has taken another one, or it has
+    /// been fetched.
     pub fn next_receiver(&mut self) -> Option<Arc<Parker>> {
-        let waits = self.receivers.iter().position(|(wanted, _)| self.queue.has(wanted))?;
+        let waits = self.receivers.iter().position(|(wanted, _)| self.has_for(wanted))?;
         Some(self.receivers.swap_remove(waits).1)
     }
 
@@ -529,12 +616,17 @@ mod tests {
     use super::*;
     use crate::flow::{CHARGE_LEAST, charge};
     use crate::frame::EAGER_MOST;
-    use crate::transport::rails;
+    use crate::transport::{Broken, rails};
 
     fn message(tag: u64) -> Arrived {
         let place = Place { slot: 0, generation: 0 };
         let from = ResourceId { context: ContextId::new(1), place };
         Arrived { from, tag: Tag(tag), body: Body::Whole(Buffer::default()), link: 3, charge: 100 }
+    }
+
+    fn offered(link: &Arc<Link>, token: u32, size: u64, fetch: Fetch) -> Arrived {
+        let offered = Offered { link: link.clone(), token, size, fetch };
+        Arrived { body: Body::Offered(offered.into()), ..message(1) }
     }
 
     #[test]
@@ -671,13 +763,17 @@ mod tests {
         let (ends, _rails) = rails::ends().unwrap();
         let link = Arc::new(Link::new(3, ContextId::new(1), ends));
         for (token, size) in [(1, 10), (2, u64::MAX)] {
-            let offered = Offered { link: link.clone(), token, size, ahead: false };
-            let body = Body::Offered(offered.into());
-            inbox.deliver(Arrived { body, ..message(1) }, None).unwrap();
+            inbox.deliver(offered(&link, token, size, Fetch::No), None).unwrap();
         }
-        let fetched = inbox.fetch_ahead(&Match::any());
-        assert!(matches!(&fetched[..], [(_, 1, 10)]), "{fetched:?}");
+        let any = Match::any();
+        let place = Place { slot: 7, generation: 0 };
+        let taken = Taken::Message(offered(&link, 9, 10, Fetch::Asked), None);
+        assert_eq!(inbox.fetch(place, &any, Some(&taken)).len(), 1);
+        assert_eq!([1, 2].map(|token| link.has_taken(token)), [true, false]);
         assert_eq!(inbox.ahead, 10);
+        // The first of them is asked for now, and makes room.
+        assert!(inbox.fetch(place, &any, None).is_empty());
+        assert_eq!(inbox.ahead, 0);
     }
 
     /// What waits when its link goes can be taken, and nobody owes anything for it: that could never be given back.
@@ -775,6 +871,40 @@ mod tests {
         let mut woken = |tag| inbox.deliver(message(tag), Some(&own)).unwrap().unwrap();
         assert!(Arc::ptr_eq(&woken(1), &own));
         assert!(Arc::ptr_eq(&woken(1), &first), "its own is taken care of");
+    }
+
+    /// Goal: of several who wait each is woken for what it can take. Method: a long message is not there yet, and nothing
+    /// that was sent after it is for who wants both; whoever wants that alone gets it.
+    #[test]
+    fn whoever_can_take_what_arrives_is_woken() {
+        let [first, second] = parkers();
+        let mut inbox = Inbox::new();
+        let (ends, _rails) = rails::ends().unwrap();
+        let link = Arc::new(Link::new(3, ContextId::new(1), ends));
+        let place = Place { slot: 7, generation: 0 };
+        // In this order.
+        let wait = |inbox: &mut Inbox| {
+            inbox.delist_receiver(&second);
+            inbox.enlist_receiver(Match::any(), &first);
+            inbox.enlist_receiver(Match::tag(2), &second);
+        };
+        wait(&mut inbox);
+        let asks = inbox.deliver(offered(&link, 1, 10, Fetch::No), None).unwrap().unwrap();
+        assert!(Arc::ptr_eq(&asks, &first), "it has to ask for it");
+        assert!(inbox.take(&Match::any()).0.is_none());
+        assert_eq!(inbox.fetch(place, &Match::any(), None).len(), 1);
+        wait(&mut inbox);
+        assert!(inbox.next_receiver().is_none(), "nobody asks twice");
+        let takes = inbox.deliver(message(2), None).unwrap().unwrap();
+        assert!(Arc::ptr_eq(&takes, &second));
+        // The link is over: what was coming never will, and is taken as that.
+        link.close(Broken::Closed);
+        assert!(Arc::ptr_eq(&inbox.next_receiver().unwrap(), &first));
+        let tags = [(); 2].map(|()| match inbox.take(&Match::any()).0 {
+            Some(Taken::Message(message, _)) => message.tag.0,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(tags, [1, 2]);
     }
 
     fn parkers() -> [Arc<Parker>; 2] {

@@ -88,7 +88,8 @@
 //!   else.
 //! - **Bounds.** A receiver holds at most a window ([`flow::WINDOW`], [`flow::WINDOW_CARRIED`]) for each context
 //!   that sends to it, and of longer ones that it has not asked for yet
-//!   [`flow::AHEAD_MOST`]. Of those whose connections are no more, however often they were made anew, it holds
+//!   [`flow::AHEAD_MOST`]. A receive asks for the first that it wants, one at a time, whether or not it waits for its end.
+//!   Of those whose connections are no more, however often they were made anew, it holds
 //!   [`flow::GONE_MOST`], and a window more for each that ends then; others are refused meanwhile
 //!   ([`Reason::NoRoom`]). A link has a bounded backlog. Who sends more waits, and holds up nobody else.
 //! - **Streams are gathered.** From the fifth message in a row on, short ones to other nodes are carried

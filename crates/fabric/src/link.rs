@@ -39,8 +39,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::{fmt, io};
 
-pub use assemblies::Assembled;
-
 /// What a link needs of its context.
 pub trait Home {
     /// The longest message that is accepted.
@@ -63,6 +61,8 @@ pub trait Home {
     /// The peer of `link`, which is just read, begins to send by it, as by its own link of this number: those by which
     /// it has sent before are over. An error if it has given up this one as well.
     fn begun(&self, link: &Arc<Link>, number: u32) -> Result<(), Malformed>;
+    /// More of a long message for `to` that was fetched is not to arrive: it is there, or never will be.
+    fn fetched(&self, to: Place);
     /// Tells a sender what became of a message.
     fn notify(&self, sender: Place, notice: Undelivered);
     /// Where sleeping threads are woken.
@@ -128,8 +128,6 @@ struct Watched {
 pub struct Left {
     /// What may not have arrived, but for what threads lend.
     unsent: Vec<Sent>,
-    /// Who waits for what was arriving.
-    waiting: Vec<Arc<Parker>>,
     watched: Vec<OwnedFd>,
 }
 
@@ -274,13 +272,12 @@ impl Link {
         unsent.into_values().map(|sent| self.flow_of(sent).1).collect()
     }
 
-    /// Ends it, and tells everybody whom it concerns. Only the first call does something; returns whether it was that.
+    /// Ends it, and tells everybody whom it concerns, but for receivers of what is not to arrive. Only the first call does something; returns whether it was that.
     pub fn end(&self, why: Broken, home: &impl Home) -> bool {
-        let Some(Left { unsent, waiting, watched }) = self.close(why) else { return false };
+        let Some(Left { unsent, watched }) = self.close(why) else { return false };
         for Sent { from, to, tag } in unsent {
             home.notify(from, self.undelivered(to, tag, Reason::Unconfirmed));
         }
-        waiting.iter().for_each(|parker| home.progress().wake(parker));
         self.wake_waiting(home);
         watched.into_iter().for_each(|fd| home.progress().forget(fd));
         true
@@ -299,10 +296,10 @@ impl Link {
         };
         *self.input() = None;
         self.glance.iter().for_each(|glance| glance.end());
-        let waiting = self.assemblies.end();
+        self.assemblies.end();
         let unsent = offers.not_arrived(unconfirmed).into_values().collect();
         let Watched { reading, writing } = &mut *lock(&self.watched);
-        Some(Left { unsent, waiting, watched: reading.drain(..).chain(writing.take()).collect() })
+        Some(Left { unsent, watched: reading.drain(..).chain(writing.take()).collect() })
     }
 
     /// Whether the time of the next piece of a long message has come.

@@ -1,7 +1,7 @@
 //! Which message a receiver gets: the first that arrived among those that match (pure).
 
 use crate::id::ResourceId;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// What kind of message it is; its meaning is the program's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,6 +44,15 @@ pub trait Envelope {
 #[derive(Debug)]
 pub struct Queue<T> {
     arrived: VecDeque<T>,
+}
+
+/// Positions of messages that are wanted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The first that is to be taken.
+    pub there: Option<usize>,
+    /// The first before it that is not all there.
+    pub coming: Option<usize>,
 }
 
 impl Match {
@@ -94,10 +103,38 @@ impl<T: Envelope> Queue<T> {
         self.arrived.push_back(message);
     }
 
-    /// Takes the first that `wanted` wants.
-    pub fn take(&mut self, wanted: &Match) -> Option<T> {
-        let position = self.arrived.iter().position(|message| wanted.wants(message))?;
-        self.arrived.remove(position)
+    /// Where there is something that `wanted` wants. Nothing goes before what its sender has sent earlier, if that is
+    /// wanted as well and not all there.
+    pub fn find(&self, wanted: &Match, is_there: impl Fn(&T) -> bool) -> Found {
+        let (mut found, mut held) = (Found::default(), BTreeSet::new());
+        let all = self.arrived.iter().enumerate().filter(|(_, message)| wanted.wants(*message));
+        for (at, message) in all {
+            if held.contains(&message.from()) {
+                continue;
+            }
+            if is_there(message) {
+                found.there = Some(at);
+                break;
+            }
+            found.coming.get_or_insert(at);
+            held.insert(message.from());
+        }
+        found
+    }
+
+    /// That at this position.
+    pub fn get(&self, at: usize) -> Option<&T> {
+        self.arrived.get(at)
+    }
+
+    /// Takes it.
+    pub fn remove(&mut self, at: usize) -> Option<T> {
+        self.arrived.remove(at)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.arrived.len()
     }
 
     /// Whether there is none.
@@ -137,6 +174,7 @@ mod tests {
         tag: u64,
         from: u32,
         number: usize,
+        is_there: bool,
     }
 
     fn sender(slot: u32) -> ResourceId {
@@ -153,8 +191,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list from which the first that fits is removed: order holds per sender and
-        /// tag.
+        /// Against a list from which the first that fits is removed, unless one before it of its sender that fits is not
+        /// there: order holds per sender and tag.
         #[test]
         fn the_first_that_matches_is_taken(
             ops in prop::collection::vec((any::<bool>(), 0..3_u64, 0..3_u32, any::<[bool; 3]>()), 0..200)
@@ -163,7 +201,7 @@ mod tests {
             let mut list: Vec<Letter> = Vec::new();
             for (number, (push, tag, from, use_of)) in ops.into_iter().enumerate() {
                 if push {
-                    let letter = Letter { tag, from, number };
+                    let letter = Letter { tag, from, number, is_there: !(use_of[0] && use_of[1]) };
                     queue.push(letter);
                     list.push(letter);
                 } else {
@@ -175,8 +213,16 @@ mod tests {
                     // Of 0, 1 and 2.
                     let is_tag = |of: u64| if use_of[2] { (of == 2) == (tag == 2) } else { of == tag };
                     let fits = |l: &Letter| (!use_of[0] || is_tag(l.tag)) && (!use_of[1] || l.from == from);
-                    let expected = list.iter().position(fits).map(|at| list.remove(at));
-                    prop_assert_eq!(queue.take(&wanted), expected);
+                    let coming: Vec<_> = list.iter().filter(|l| fits(l) && !l.is_there).copied().collect();
+                    let is_held = |l: &Letter| coming.iter().any(|c| c.from == l.from && c.number < l.number);
+                    let free = |l: &Letter| fits(l) && l.is_there && !is_held(l);
+                    let expected = list.iter().position(free);
+                    let found = queue.find(&wanted, |letter| letter.is_there);
+                    prop_assert_eq!(found.there, expected);
+                    let first = coming.first().filter(|c| expected.is_none_or(|at| c.number < list[at].number));
+                    prop_assert_eq!(found.coming.and_then(|at| queue.get(at)), first);
+                    let taken = expected.map(|at| list.remove(at));
+                    prop_assert_eq!(found.there.and_then(|at| queue.remove(at)), taken);
                 }
             }
             prop_assert_eq!(queue.drain().collect::<Vec<_>>(), list);

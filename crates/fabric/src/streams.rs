@@ -313,6 +313,8 @@ mod tests {
             Ok(())
         }
 
+        fn fetched(&self, _: Place) {}
+
         fn notify(&self, _: Place, _: Undelivered) {}
 
         fn progress(&self) -> &Progress {

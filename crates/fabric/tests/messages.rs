@@ -499,6 +499,66 @@ fn a_long_message_that_is_held_back_lets_others_pass() {
     }
 }
 
+/// Goal: who does not want to wait is not held up by a long message that comes slowly, loses nothing of it, and gets what
+/// others send meanwhile. Method: its reserved rate would have it take minutes, until it is released.
+#[test]
+fn nobody_waits_longer_than_asked_for_a_long_message() {
+    let node = Node::start("n1", &[]);
+    for &way in WAYS {
+        let ((here, slow), (_there, receiver)) = pair(&node, way);
+        let (other, to) = (here.register(attrs! {}).unwrap(), receiver.id());
+        slow.reserve(to, BitsPerSecond::new(80_000)).unwrap();
+        let data = bytes(2_000_000, 1);
+        thread::scope(|scope| {
+            scope.spawn(|| slow.send(to, Tag(1), &data).unwrap());
+            let start = Instant::now();
+            let mut late = Duration::ZERO;
+            while start.elapsed() < Duration::from_millis(300) {
+                let begun = Instant::now();
+                assert_eq!(receiver.try_recv(Match::any()), Ok(None), "{way:?}");
+                late = late.max(begun.elapsed());
+            }
+            let within = receiver.recv_within(Match::any(), Duration::from_millis(100));
+            assert_eq!(within, Err(RecvError::TimedOut), "{way:?}");
+            other.send(to, Tag(2), b"meanwhile").unwrap();
+            let next = receiver.recv_within(Match::any(), LONG).unwrap();
+            assert_eq!((next.from, &next.data[..]), (other.id(), &b"meanwhile"[..]), "{way:?}");
+            assert!(start.elapsed() < LONG / 2 && late < LONG / 4, "{late:?}, {way:?}");
+            slow.release(to);
+            let long = receiver.recv_within(Match::any(), LONG).unwrap();
+            assert!(long.tag == Tag(1) && long.data == data, "{way:?}");
+        });
+    }
+}
+
+/// What was sent after a long message does not overtake it while it comes, but for who wants that alone. Nobody works for the
+/// sender at first, so that it does not come.
+#[test]
+fn a_long_message_that_comes_stays_the_first_of_its_sender() {
+    let node = Node::start("n1", &[]);
+    for &way in WAYS.iter().filter(|way| !matches!(way, Way::Udp(_))) {
+        let ((_here, sender), (_there, receiver)) = pair(&node, way);
+        let (to, from) = (receiver.id(), sender.id());
+        sender.send(to, Tag(1), bytes(1_000_000, 1)).unwrap();
+        for tag in 2..5 {
+            sender.send(to, Tag(tag), &[tag as u8]).unwrap();
+        }
+        let tag_of = |message: Message| message.tag.0;
+        assert_eq!(tag_of(receiver.recv(Match::tag(3)).unwrap()), 3, "all are there");
+        (0..100).for_each(|_| assert_eq!(receiver.try_recv(Match::any()), Ok(None), "{way:?}"));
+        let time = Duration::from_millis(20);
+        assert_eq!(receiver.recv_within(Match::any(), time), Err(RecvError::TimedOut), "{way:?}");
+        assert_eq!(receiver.try_recv(Match::tag(4)).unwrap().map(tag_of), Some(4), "{way:?}");
+        thread::scope(|scope| {
+            scope.spawn(|| sender.recv_within(Match::any(), LONG).unwrap());
+            let first = receiver.recv_within(Match::any().from(from), LONG).unwrap();
+            assert!(first.tag == Tag(1) && first.data == bytes(1_000_000, 1), "{way:?}");
+            receiver.send(from, Tag(0), b"enough").unwrap();
+        });
+        assert_eq!(receiver.try_recv(Match::any()).unwrap().map(tag_of), Some(2), "{way:?}");
+    }
+}
+
 /// 50 kB at 8 kbit/s take 50 s, longer than the next message waits for its turn: it only gets one if it hears of what
 /// is reserved instead.
 #[test]
@@ -699,6 +759,9 @@ fn closing_tells_what_no_resource_could_be_told() {
 /// What the process is sent that is to answer twice, the second time with that.
 const TWICE: Tag = Tag(9);
 
+/// The same of one that is to send a long message after its answer, which takes minutes.
+const SLOWLY: Tag = Tag(10);
+
 /// Not a test: the process that [`kill`] kills.
 #[test]
 fn peer_process() {
@@ -713,6 +776,10 @@ fn peer_process() {
     resource.send(first.from, Tag(2), b"seen").unwrap();
     if first.tag == TWICE {
         resource.send(first.from, TWICE, b"seen").unwrap();
+    }
+    if first.tag == SLOWLY {
+        resource.reserve(first.from, BitsPerSecond::new(80_000)).unwrap();
+        resource.send(first.from, SLOWLY, &[0; 2_000_000]).unwrap();
     }
     // Takes nothing more, and waits to be killed.
     let _ = resource.recv(Match::tag(77));
@@ -795,6 +862,29 @@ fn who_waits_for_nobody_is_told() {
     // The own context is there as long as its resources are.
     let own_place = context.register(attrs! {}).unwrap().id();
     assert_eq!(own.try_recv(Match::any().from(own_place)), Ok(None));
+}
+
+/// What has begun to come and never will is nothing, and holds up nobody.
+#[test]
+fn a_peer_that_is_killed_in_the_middle_of_a_message_is_gone() {
+    let node = Node::start("n1", &[]);
+    for &way in WAYS.iter().filter(|way| node.settings(**way).wait == Wait::Block) {
+        let context = node.context(way);
+        let own = context.register(attrs! {}).unwrap();
+        let (child, peer) = start_peer(&node, way);
+        own.send(peer, SLOWLY, b"hello").unwrap();
+        let wanted = Match::any().from(peer);
+        assert_eq!(own.recv_within(wanted, LONG).unwrap().data, b"seen", "{way:?}");
+        for _ in 0..2 {
+            let late = own.recv_within(wanted, Duration::from_millis(100));
+            assert_eq!(late, Err(RecvError::TimedOut), "{way:?}");
+        }
+        kill(child);
+        let gone = own.recv_within(wanted, LONG);
+        assert_eq!(gone, Err(RecvError::Gone(peer.context)), "{way:?}");
+        own.send(own.id(), Tag(1), b"own").unwrap();
+        assert_eq!(own.try_recv(Match::any()).unwrap().unwrap().data, b"own", "{way:?}");
+    }
 }
 
 /// `kill -9` with messages on the way: those that were not confirmed are told, the directory forgets

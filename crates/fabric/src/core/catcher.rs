@@ -134,9 +134,14 @@ impl<'a> Catcher<'a> {
     #[inline(never)]
     fn catch_from_inbox(&self) {
         if self.caught.get().is_none()
-            && let Some((taken, senders)) = self.inbox.with(|inbox| inbox.take(&self.wanted))
+            && let Some(((taken, senders), links)) = self.inbox.with(|inbox| {
+                let took = inbox.take(&self.wanted);
+                let links = inbox.fetch(self.place, &self.wanted, took.0.as_ref());
+                (took, links)
+            })
         {
             taken.into_iter().for_each(|taken| self.catch(|| taken));
+            links.iter().for_each(|link| self.core.flush_soon(link));
             senders.iter().for_each(|parker| self.core.progress.wake(parker));
         }
     }
@@ -148,8 +153,7 @@ impl Home for Catcher<'_> {
     }
 
     fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Refusal>, Malformed> {
-        let Arrived { from, tag, body, link, charge } = message;
-        self.deliver_short(to, Arrived { from, tag, body: || body, link, charge })
+        self.core.deliver_by(self.enlisted.get(), to, message)
     }
 
     // As in `link`.
@@ -183,6 +187,10 @@ impl Home for Catcher<'_> {
 
     fn begun(&self, link: &Arc<Link>, number: u32) -> Result<(), Malformed> {
         self.core.begun(link, number)
+    }
+
+    fn fetched(&self, to: Place) {
+        self.core.fetched(to);
     }
 
     fn notify(&self, sender: Place, notice: Undelivered) {

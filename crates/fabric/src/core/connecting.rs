@@ -118,7 +118,10 @@ impl Core {
         self.absent.change();
         self.inboxes.each(|inbox| {
             inbox.forget(link.id);
-            inbox.receivers_of(link.peer).for_each(|parker| self.progress.wake(parker));
+            // What was being fetched by it never comes, and holds up nothing that came after it.
+            let next = inbox.next_receiver();
+            let concerned = inbox.receivers_of(link.peer).chain(&next);
+            concerned.for_each(|parker| self.progress.wake(parker));
         });
     }
 }

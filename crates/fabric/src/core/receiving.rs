@@ -6,9 +6,9 @@ use crate::context::Message;
 use crate::error::RecvError;
 use crate::frame::{Frame, Malformed, Reason, Refusal};
 use crate::id::{Place, ResourceId};
-use crate::inbox::{Arrived, Body, Inbox, Left, Offered, Taken, Undelivered};
-use crate::link::{Assembled, Home, Link};
-use crate::matching::{Match, Tag};
+use crate::inbox::{Arrived, Body, Inbox, Left, Taken, Undelivered};
+use crate::link::{Home, Link};
+use crate::matching::Match;
 use crate::progress::Parker;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Core {
                     return Ok(Message { from, tag, data });
                 }
                 Taken::Message(message, credit) => {
-                    if let Some(message) = self.complete(place, message, credit, &wanted) {
+                    if let Some(message) = self.complete(place, message, credit) {
                         return Ok(message);
                     }
                 }
@@ -40,22 +40,16 @@ impl Core {
         }
     }
 
-    /// Gives back what is due for a message that was taken, and fetches it if it was offered. None if it will never arrive.
+    /// Gives back what is due for a message that was taken. None if it was offered and has not arrived: its sender is told.
     #[cold]
-    fn complete(
-        &self,
-        place: Place,
-        message: Arrived,
-        credit: Option<u64>,
-        wanted: &Match,
-    ) -> Option<Message> {
+    fn complete(&self, place: Place, message: Arrived, credit: Option<u64>) -> Option<Message> {
         let Arrived { from, tag, body, link, .. } = message;
         if let Some(bytes) = credit {
             self.give_back(place, link, bytes);
         }
         let data = match body {
             Body::Whole(data) => data,
-            Body::Offered(offered) => self.fetch(&offered, (from, place, tag), wanted)?.into(),
+            Body::Offered(offered) => offered.link.assembled(offered.token)?.into(),
         };
         Some(Message { from, tag, data })
     }
@@ -82,39 +76,6 @@ impl Core {
         };
         let missed = || gone.map_or(RecvError::TimedOut, RecvError::Gone);
         catcher.caught.into_inner().ok_or_else(missed)
-    }
-
-    /// Fetches an offered message, and begins to fetch those that `wanted` will want after it. None if it will never
-    /// arrive; its sender is told.
-    ///
-    /// It waits for the end of it, whatever the patience of the caller: put back, it would have lost its place among
-    /// those that this receiver did not want.
-    fn fetch(
-        &self,
-        &Offered { ref link, token, size, .. }: &Offered,
-        (from, to, tag): (ResourceId, Place, Tag),
-        wanted: &Match,
-    ) -> Option<Vec<u8>> {
-        if link.take_offer(token, size as usize).is_err() {
-            let (from, reason) = (from.place, Refusal::NoRoom { left: 0 });
-            self.answer(link, Frame::Rejected { from, to, tag, token, bytes: 0, reason });
-            return None;
-        }
-        self.inboxes.with(to, |inbox| {
-            // Nobody else takes them out meanwhile.
-            for (link, token, size) in inbox.fetch_ahead(wanted) {
-                // Without memory for it now it is fetched when it is wanted.
-                let _ = link.take_offer(token, size as usize);
-                self.flush_soon(&link);
-            }
-        });
-        let arrived = || match link.assembled(token) {
-            Assembled::NotYet => None,
-            Assembled::Whole(data) => Some(Some(data)),
-            Assembled::Never => Some(None),
-        };
-        let enlist = |parker: &Arc<Parker>| link.enlist_fetch(token, parker);
-        self.progress.wait(self, None, arrived, enlist).flatten()
     }
 
     /// [`Home::deliver`] by a thread that waits itself as `own`, if it does.

@@ -2,10 +2,11 @@
 //! nobody wants it.
 
 use crate::frame::{Frame, Malformed};
-use crate::progress::{Parker, lock};
+use crate::id::Place;
+use crate::progress::lock;
 use std::collections::hash_map::{Entry, OccupiedEntry};
 use std::collections::{HashMap, TryReserveError};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 /// What is said of a piece that nobody has asked for.
 const UNKNOWN: Malformed = Malformed::Unknown("a piece");
@@ -22,21 +23,10 @@ struct State {
     is_over: bool,
 }
 
-/// What has become of an offer that was taken.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Assembled {
-    /// It is arriving.
-    NotYet,
-    /// It has arrived.
-    Whole(Vec<u8>),
-    /// It never will: the link broke, or its sender has given up. The sender knows.
-    Never,
-}
-
 /// Nothing more of one arrives.
 pub struct Ended {
-    /// Who waits for that.
-    pub parker: Option<Arc<Parker>>,
+    /// Whom it is for.
+    pub to: Place,
     /// What is to be said to its sender, in this order.
     pub answers: [Option<Frame>; 2],
 }
@@ -45,9 +35,9 @@ pub struct Ended {
 struct Assembly {
     /// None while a piece is written to it.
     buffer: Option<Vec<u8>>,
+    to: Place,
     size: usize,
     done: bool,
-    parker: Option<Arc<Parker>>,
     /// Nobody wants it any more: what to say to its sender when it has arrived.
     rejection: Option<Frame>,
     /// Its sender has given up, and knows. Kept until somebody takes it or nobody will: then its sender is not told
@@ -56,20 +46,19 @@ struct Assembly {
 }
 
 impl Assemblies {
-    /// One more, of `size` bytes, unless it is there or nothing arrives any more. Returns whether it is new.
+    /// One more, of `size` bytes for `to`, unless it is there or nothing arrives any more. Returns whether it is new.
     ///
     /// # Errors
     /// If there is no memory for it.
-    pub fn begin(&self, token: u32, size: usize) -> Result<bool, TryReserveError> {
+    pub fn begin(&self, token: u32, to: Place, size: usize) -> Result<bool, TryReserveError> {
         let mut state = lock(&self.0);
         if state.is_over || state.all.contains_key(&token) {
             return Ok(false);
         }
         let mut buffer = Vec::new();
         buffer.try_reserve_exact(size)?;
-        let (done, parker, rejection, is_withdrawn) = (false, None, None, false);
-        let buffer = Some(buffer);
-        let assembly = Assembly { buffer, size, done, parker, rejection, is_withdrawn };
+        let (buffer, done, rejection, is_withdrawn) = (Some(buffer), false, None, false);
+        let assembly = Assembly { buffer, to, size, done, rejection, is_withdrawn };
         state.all.insert(token, assembly);
         Ok(true)
     }
@@ -104,8 +93,8 @@ impl Assemblies {
         if !assembly.done {
             return Ok(None);
         }
-        let (parker, rejection) = ended(entry);
-        Ok(Some(Ended { parker, answers: [Some(Frame::Done { token }), rejection] }))
+        let (to, rejection) = ended(entry);
+        Ok(Some(Ended { to, answers: [Some(Frame::Done { token }), rejection] }))
     }
 
     /// Its sender has given up.
@@ -118,8 +107,8 @@ impl Assemblies {
             Entry::Occupied(mut entry) if entry.get().is_coming() => {
                 let assembly = entry.get_mut();
                 (assembly.is_withdrawn, assembly.buffer) = (true, None);
-                let (parker, rejection) = ended(entry);
-                Ok(Ended { parker, answers: [rejection.and_then(given_back), None] })
+                let (to, rejection) = ended(entry);
+                Ok(Ended { to, answers: [rejection.and_then(given_back), None] })
             }
             _ => Err(Malformed::Unknown("a taken offer")),
         }
@@ -142,33 +131,25 @@ impl Assemblies {
         }
     }
 
-    /// Has `parker` woken when nothing more of it is to arrive.
-    pub fn enlist(&self, token: u32, parker: &Arc<Parker>) {
-        if let Some(assembly) = lock(&self.0).all.get_mut(&token) {
-            assembly.parker = Some(parker.clone());
-        }
+    /// Whether more of one is to arrive.
+    pub fn is_coming(&self, token: u32) -> bool {
+        lock(&self.0).all.get(&token).is_some_and(Assembly::is_coming)
     }
 
-    /// What has become of one. It is taken out unless it is arriving.
-    pub fn take(&self, token: u32) -> Assembled {
-        let mut state = lock(&self.0);
-        let Some(assembly) = state.all.get(&token) else { return Assembled::Never };
-        if assembly.is_coming() {
-            return Assembled::NotYet;
-        }
-        let buffer = state.all.remove(&token).and_then(|assembly| assembly.buffer);
-        buffer.map_or(Assembled::Never, Assembled::Whole)
+    /// Takes one of which no more is to arrive: all of it; or nothing, if the link broke, its sender has given up or
+    /// there was no memory for it. The sender knows.
+    pub fn take(&self, token: u32) -> Option<Vec<u8>> {
+        let assembly = lock(&self.0).all.remove(&token)?;
+        debug_assert!(!assembly.is_coming(), "more of it is to arrive");
+        assembly.buffer
     }
 
-    /// Nothing arrives any more, and no piece is just written. What has arrived whole stays for who wants it. Returns whose
-    /// threads are to be woken.
-    pub fn end(&self) -> Vec<Arc<Parker>> {
+    /// Nothing arrives any more, and no piece is just written. What has arrived whole stays for who wants it.
+    pub fn end(&self) {
         let State { all, is_over } = &mut *lock(&self.0);
         *is_over = true;
-        let waiting = all.values_mut().filter_map(|assembly| assembly.parker.take()).collect();
         all.retain(|_, assembly| assembly.done);
         all.shrink_to_fit();
-        waiting
     }
 }
 
@@ -179,14 +160,13 @@ impl Assembly {
     }
 }
 
-/// Nothing more of it arrives: who waits for that, and what was to be said then. It is kept if somebody may want it.
-fn ended(mut entry: OccupiedEntry<'_, u32, Assembly>) -> (Option<Arc<Parker>>, Option<Frame>) {
-    let assembly = entry.get_mut();
-    let (parker, rejection) = (assembly.parker.take(), assembly.rejection);
+/// Nothing more of it arrives: whom it is for, and what was to be said then. It is kept if somebody may want it.
+fn ended(entry: OccupiedEntry<'_, u32, Assembly>) -> (Place, Option<Frame>) {
+    let &Assembly { to, rejection, .. } = entry.get();
     if rejection.is_some() {
         entry.remove();
     }
-    (parker, rejection)
+    (to, rejection)
 }
 
 /// What is said instead of `rejection` to a sender that has given up: that it has back what its offer was charged.
@@ -199,13 +179,15 @@ fn given_back(rejection: Frame) -> Option<Frame> {
 mod tests {
     use super::*;
 
+    const TO: Place = Place { slot: 7, generation: 0 };
+
     /// An end that sends more than it has offered has its link ended, and takes nothing from what had arrived whole: its
     /// sender was told that it has.
     #[test]
     fn a_piece_too_many_takes_nothing_away() {
         let all = Assemblies::default();
-        assert_eq!(all.begin(1, 3), Ok(true));
-        assert_eq!(all.begin(1, 3), Ok(false));
+        assert_eq!(all.begin(1, TO, 3), Ok(true));
+        assert_eq!(all.begin(1, TO, 3), Ok(false));
         assert_eq!((all.buffer(1, 0), all.buffer(1, 4)), (Err(UNKNOWN), Err(UNKNOWN)));
         let mut buffer = all.buffer(1, 3).unwrap();
         assert_eq!(all.buffer(1, 3), Err(UNKNOWN), "one is being written");
@@ -213,8 +195,8 @@ mod tests {
         let ended = all.piece(1, buffer).unwrap().map(|ended| ended.answers);
         assert_eq!(ended, Some([Some(Frame::Done { token: 1 }), None]));
         assert_eq!(all.buffer(1, 1), Err(UNKNOWN));
-        assert_eq!(all.take(1), Assembled::Whole(vec![7; 3]));
-        assert_eq!(all.take(1), Assembled::Never);
+        assert_eq!(all.take(1), Some(vec![7; 3]));
+        assert_eq!(all.take(1), None);
     }
 
     /// Threads may keep a link that is over for long: it keeps what somebody may want, and nothing else.
@@ -222,17 +204,16 @@ mod tests {
     fn what_is_not_whole_at_the_end_is_nothing() {
         let all = Assemblies::default();
         for token in [1, 2] {
-            assert_eq!(all.begin(token, 3), Ok(true));
+            assert_eq!(all.begin(token, TO, 3), Ok(true));
         }
         let mut buffer = all.buffer(1, 3).unwrap();
         buffer.extend_from_slice(&[7; 3]);
         assert!(all.piece(1, buffer).unwrap().is_some());
-        let parker = Parker::current();
-        all.enlist(2, &parker);
-        let woken = all.end();
-        assert!(woken.len() == 1 && Arc::ptr_eq(&woken[0], &parker));
+        assert_eq!([1, 2].map(|token| all.is_coming(token)), [false, true]);
+        all.end();
+        assert!(!all.is_coming(2));
         assert_eq!(lock(&all.0).all.len(), 1);
-        assert_eq!((all.take(1), all.take(2)), (Assembled::Whole(vec![7; 3]), Assembled::Never));
-        assert_eq!(all.begin(3, 3), Ok(false));
+        assert_eq!((all.take(1), all.take(2)), (Some(vec![7; 3]), None));
+        assert_eq!(all.begin(3, TO, 3), Ok(false));
     }
 }

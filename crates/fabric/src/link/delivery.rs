@@ -6,7 +6,7 @@ use super::{Home, Link};
 use crate::flow::{CHARGE_LEAST, Sent, charge};
 use crate::frame::{Frame, Head, Malformed, Refusal};
 use crate::id::{Place, ResourceId};
-use crate::inbox::{Arrived, Body, Offered};
+use crate::inbox::{Arrived, Body, Fetch, Offered};
 use crate::matching::Tag;
 use crate::payload::Buffer;
 use crate::progress::lock;
@@ -45,7 +45,10 @@ impl<H: Home> Sink for Delivery<'_, H> {
             self.credited(from, credit)?;
         }
         let charge = charge(head.length as usize);
-        self.arrived(from, to, tag, || Body::Whole(payload()), charge, 0)
+        let message = self.message(from, tag, || Body::Whole(payload()), charge);
+        let refused = self.home.deliver_short(to, message)?;
+        self.delivered(Sent { from, to, tag }, 0, charge, refused);
+        Ok(())
     }
 
     fn has_enough(&self) -> bool {
@@ -83,22 +86,17 @@ impl<H: Home> Delivery<'_, H> {
     }
 
     #[inline(always)]
-    fn arrived(
-        &self,
-        from: Place,
-        to: Place,
-        tag: Tag,
-        body: impl FnOnce() -> Body,
-        charge: u32,
-        token: u32,
-    ) -> Result<(), Malformed> {
-        let sender = ResourceId { context: self.link.peer, place: from };
-        let message = Arrived { from: sender, tag, body, link: self.link.id, charge };
-        match self.home.deliver_short(to, message)? {
+    fn message<B>(&self, from: Place, tag: Tag, body: B, charge: u32) -> Arrived<B> {
+        let from = ResourceId { context: self.link.peer, place: from };
+        Arrived { from, tag, body, link: self.link.id, charge }
+    }
+
+    #[inline(always)]
+    fn delivered(&self, sent: Sent, token: u32, charge: u32, refused: Option<Refusal>) {
+        match refused {
             None => self.link.has_seen_one_more(),
-            Some(reason) => self.link.reject(Sent { from, to, tag }, token, charge, reason),
+            Some(reason) => self.link.reject(sent, token, charge, reason),
         }
-        Ok(())
     }
 
     fn credited(&self, place: Place, bytes: u64) -> Result<(), Malformed> {
@@ -122,8 +120,11 @@ impl<H: Home> Delivery<'_, H> {
             self.link.reject(sent, token, CHARGE_LEAST, Refusal::TooLong);
             return Ok(());
         }
-        let offered = Offered { link: self.link.clone(), token, size, ahead: false };
-        self.arrived(from, to, tag, || Body::Offered(offered.into()), CHARGE_LEAST, token)
+        let offered = Offered { link: self.link.clone(), token, size, fetch: Fetch::No };
+        let message = self.message(from, tag, Body::Offered(offered.into()), CHARGE_LEAST);
+        let refused = self.home.deliver(to, message)?;
+        self.delivered(Sent { from, to, tag }, token, CHARGE_LEAST, refused);
+        Ok(())
     }
 
     fn cleared(&self, token: u32) -> Result<(), Malformed> {
@@ -152,9 +153,9 @@ impl<H: Home> Delivery<'_, H> {
         Ok(())
     }
 
-    /// Nothing more of a long message arrives: wakes who waits for that, and says what is to be said then.
-    fn ended(&self, Ended { parker, answers }: Ended) {
-        parker.iter().for_each(|parker| self.home.progress().wake(parker));
+    /// Nothing more of a long message arrives: tells its receiver, and says what is to be said then.
+    fn ended(&self, Ended { to, answers }: Ended) {
+        self.home.fetched(to);
         answers.into_iter().flatten().for_each(|answer| self.link.answer(answer));
     }
 

@@ -1,10 +1,10 @@
 //! What has arrived on a link is looked for and handled, and long messages are fetched.
 
-use super::assemblies::Assembled;
 use super::delivery::Delivery;
 use super::{Home, Link};
 use crate::frame::{Frame, Malformed};
-use crate::progress::{Parker, lock, try_lock};
+use crate::id::Place;
+use crate::progress::{lock, try_lock};
 use crate::transport::Broken;
 use std::collections::TryReserveError;
 use std::sync::Arc;
@@ -102,12 +102,12 @@ impl Link {
         }
     }
 
-    /// Takes an offer, unless it is taken or nothing arrives any more: its pieces are written to a buffer of their own.
+    /// Takes an offer for `to`, unless it is taken or nothing arrives any more: its pieces are written to a buffer of their own.
     ///
     /// # Errors
     /// If there is no memory for it.
-    pub fn take_offer(&self, token: u32, size: usize) -> Result<(), TryReserveError> {
-        if self.assemblies.begin(token, size)? {
+    pub fn take_offer(&self, token: u32, to: Place, size: usize) -> Result<(), TryReserveError> {
+        if self.assemblies.begin(token, to, size)? {
             self.answer(Frame::Clear { token });
         }
         Ok(())
@@ -127,13 +127,13 @@ impl Link {
         }
     }
 
-    /// Has `parker` woken when a taken offer has arrived, or never will. Look again after this.
-    pub fn enlist_fetch(&self, token: u32, parker: &Arc<Parker>) {
-        self.assemblies.enlist(token, parker);
+    /// Whether more of a taken offer is to arrive.
+    pub fn is_coming(&self, token: u32) -> bool {
+        self.assemblies.is_coming(token)
     }
 
-    /// What has become of a taken offer.
-    pub fn assembled(&self, token: u32) -> Assembled {
+    /// What has arrived of a taken offer, if that is all of it. More of it is not to arrive.
+    pub fn assembled(&self, token: u32) -> Option<Vec<u8>> {
         self.assemblies.take(token)
     }
 }

@@ -271,6 +271,9 @@ impl Home for Context {
         Ok(())
     }
 
+    // Nobody sleeps.
+    fn fetched(&self, _: Place) {}
+
     fn notify(&self, sender: Place, notice: Undelivered) {
         if self.bug.get() == Some(Bug::TellsNobody) {
             self.bug.set(None);

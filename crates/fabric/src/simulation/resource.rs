@@ -6,7 +6,7 @@ use super::ledger::{Ledger, Told, Unread, content};
 use crate::frame::{EAGER_MOST, Frame, Refusal};
 use crate::id::{ContextId, ResourceId};
 use crate::inbox::{Arrived, Body, Left, Offered, Taken};
-use crate::link::{Assembled, Attempt, Link};
+use crate::link::{Attempt, Link};
 use crate::matching::{Match, Tag};
 use crate::payload::Buffer;
 use crate::transport::Broken;
@@ -19,7 +19,6 @@ pub struct Resource {
     pub id: ResourceId,
     outgoing: VecDeque<Parcel>,
     lending: Option<Lending>,
-    fetching: Option<Fetching>,
 }
 
 /// A message that is to be sent.
@@ -41,18 +40,10 @@ struct Lending {
     sent: usize,
 }
 
-/// A message whose receiver waits until all of it has arrived.
-struct Fetching {
-    link: Arc<Link>,
-    token: u32,
-    number: u64,
-    from: ResourceId,
-}
-
 impl Resource {
     /// One that has nothing to do.
     pub fn new(id: ResourceId) -> Self {
-        Self { id, outgoing: VecDeque::new(), lending: None, fetching: None }
+        Self { id, outgoing: VecDeque::new(), lending: None }
     }
 
     /// It is to send one more.
@@ -127,11 +118,13 @@ impl Resource {
         ledger: &mut Ledger,
         wanted: &Match,
     ) -> Result<bool, String> {
-        if !self.fetch(ledger)? {
-            return Ok(false);
-        }
         let place = self.id.place;
-        match context.inboxes.with(place, |inbox| inbox.take(wanted).0).flatten() {
+        let taken = context.inboxes.with(place, |inbox| {
+            let taken = inbox.take(wanted).0;
+            inbox.fetch(place, wanted, taken.as_ref());
+            taken
+        });
+        match taken.flatten() {
             None => return Ok(false),
             Some(Taken::Notice(notice)) => ledger.noticed(self.id, &notice)?,
             Some(Taken::Message(message, credit)) => {
@@ -140,7 +133,7 @@ impl Resource {
                 {
                     link.answer(Frame::Credit { place, bytes });
                 }
-                self.read(message, context, ledger, wanted)?;
+                self.read(message, ledger)?;
             }
         }
         Ok(true)
@@ -148,7 +141,7 @@ impl Resource {
 
     /// Whether no thread is in the middle of a message, so that it can be closed.
     pub fn is_free(&self) -> bool {
-        self.lending.is_none() && self.fetching.is_none()
+        self.lending.is_none()
     }
 
     /// Whether nothing is to be sent, and nothing to be taken.
@@ -185,18 +178,14 @@ impl Resource {
     ///
     /// # Errors
     /// If something does not hold.
-    pub fn end(mut self, context: &Context, ledger: &mut Ledger) -> Result<(), String> {
-        if let Some(Fetching { link, token, number, .. }) = self.fetching.take()
-            && matches!(link.assembled(token), Assembled::Whole(_))
-        {
-            ledger.unread(number, Unread::Ended)?;
-        }
+    pub fn end(self, context: &Context, ledger: &mut Ledger) -> Result<(), String> {
         let left = context.inboxes.close(self.id.place);
         for message in left.into_iter().flat_map(|left| left.messages) {
             let is_whole = match &message.body {
                 Body::Whole(_) => true,
                 Body::Offered(offered) => {
-                    matches!(offered.link.assembled(offered.token), Assembled::Whole(_))
+                    let Offered { link, token, .. } = &**offered;
+                    !link.is_coming(*token) && link.assembled(*token).is_some()
                 }
             };
             if is_whole {
@@ -254,42 +243,14 @@ impl Resource {
         sent
     }
 
-    /// Reads a message that was taken, or begins to fetch it.
-    fn read(
-        &mut self,
-        message: Arrived,
-        context: &Context,
-        ledger: &mut Ledger,
-        wanted: &Match,
-    ) -> Result<(), String> {
+    /// Reads a message that was taken, if it has arrived.
+    fn read(&self, message: Arrived, ledger: &mut Ledger) -> Result<(), String> {
         let Arrived { from, tag: Tag(number), body, .. } = message;
-        let Offered { link, token, size, .. } = match body {
-            Body::Whole(data) => return ledger.taken(number, self.id, from, &data),
-            Body::Offered(offered) => *offered,
+        let data = match body {
+            Body::Whole(data) => Some(data),
+            Body::Offered(offered) => offered.link.assembled(offered.token).map(Buffer::from),
         };
-        take_offer(&link, token, size)?;
-        let ahead = context.inboxes.with(self.id.place, |inbox| inbox.fetch_ahead(wanted));
-        for (link, token, size) in ahead.into_iter().flatten() {
-            take_offer(&link, token, size)?;
-        }
-        self.fetching = Some(Fetching { link, token, number, from });
-        Ok(())
-    }
-
-    /// Goes on with a message that is fetched. Returns whether there is none any more.
-    fn fetch(&mut self, ledger: &mut Ledger) -> Result<bool, String> {
-        let Some(Fetching { link, token, number, from }) = &self.fetching else { return Ok(true) };
-        let data = match link.assembled(*token) {
-            Assembled::NotYet => return Ok(false),
-            Assembled::Whole(data) => Some(data),
-            Assembled::Never => None,
-        };
-        let (number, from) = (*number, *from);
-        self.fetching = None;
-        if let Some(data) = data {
-            ledger.taken(number, self.id, from, &data)?;
-        }
-        Ok(true)
+        data.map_or(Ok(()), |data| ledger.taken(number, self.id, from, &data))
     }
 
     fn reject(&self, context: &Context, message: Arrived) {
@@ -306,10 +267,6 @@ impl Resource {
             }
         }
     }
-}
-
-fn take_offer(link: &Link, token: u32, size: u64) -> Result<(), String> {
-    link.take_offer(token, size as usize).map_err(|error| error.to_string())
 }
 
 /// Whether its sender may know already that it has arrived.
