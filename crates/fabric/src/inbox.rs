@@ -774,6 +774,13 @@ mod tests {
         // The first of them is asked for now, and makes room.
         assert!(inbox.fetch(place, &any, None).is_empty());
         assert_eq!(inbox.ahead, 0);
+        assert!(inbox.take(&any).0.is_none(), "it is coming");
+        // So is one for which there is no memory: it is refused, and holds up nobody.
+        let mut inbox = Inbox::new();
+        inbox.deliver(offered(&link, 2, u64::MAX, Fetch::No), None).unwrap();
+        assert_eq!(inbox.fetch(place, &any, None).len(), 1);
+        assert!(link.has_backlog() && !link.has_taken(2));
+        assert!(matches!(inbox.take(&any).0, Some(Taken::Message(..))));
     }
 
     /// What waits when its link goes can be taken, and nobody owes anything for it: that could never be given back.

@@ -559,6 +559,38 @@ fn a_long_message_that_comes_stays_the_first_of_its_sender() {
     }
 }
 
+/// Goal: what came behind a long message is not held up by one that never comes. Method: its context ends before anything of
+/// it was sent, and the receiver is not the one who finds that out.
+#[test]
+fn a_long_message_that_never_comes_holds_up_nothing() {
+    let node = Node::start("n1", &[]);
+    for way in [Way::Memory(Wait::Block), Way::Tcp(Wait::Block)] {
+        let mut settings = node.settings(way);
+        settings.close_time = Duration::ZERO;
+        let (here, there) = (Context::open(settings).unwrap(), node.context(way));
+        let [sender, receiver, bystander] =
+            [&here, &there, &there].map(|context| context.register(attrs! {}).unwrap());
+        let to = receiver.id();
+        sender.send(to, Tag(1), bytes(1_000_000, 1)).unwrap();
+        sender.send(to, Tag(2), b"behind").unwrap();
+        sender.send(to, Tag(3), b"both are there").unwrap();
+        receiver.recv(Match::tag(3)).unwrap();
+        thread::scope(|scope| {
+            // It sleeps first, and hears of the end.
+            scope.spawn(|| bystander.recv_within(Match::tag(4), LONG).unwrap());
+            thread::sleep(Duration::from_millis(20));
+            let waits = scope.spawn(|| receiver.recv_within(Match::any(), LONG));
+            thread::sleep(Duration::from_millis(50));
+            drop((sender, here));
+            let ended = Instant::now();
+            let taken = waits.join().unwrap();
+            receiver.send(bystander.id(), Tag(4), b"enough").unwrap();
+            assert_eq!(taken.unwrap().data, b"behind", "{way:?}");
+            assert!(ended.elapsed() < LONG / 2, "it was found when time was up, {way:?}");
+        });
+    }
+}
+
 /// 50 kB at 8 kbit/s take 50 s, longer than the next message waits for its turn: it only gets one if it hears of what
 /// is reserved instead.
 #[test]
