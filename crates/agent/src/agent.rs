@@ -116,15 +116,12 @@ impl<E: Enforcer> Agent<E> {
         let turned = match request {
             Request::Status => return Response::Status(self.status()),
             Request::Job { job } => {
-                return self.told_of(&job, |agent, assignment| {
-                    Response::Job(Box::new(agent.job_status(assignment)))
-                });
+                let told = self.job_status(&job).map(|status| Response::Job(Box::new(status)));
+                return Self::answer_about(job, told);
             }
             Request::Used { job } => {
-                let used = |agent: &mut Self, assignment: &Assignment| {
-                    Response::Used(agent.enforcer.cpu_used(assignment))
-                };
-                return self.told_of(&job, used);
+                let told = self.cpu_used(&job).map(Response::Used);
+                return Self::answer_about(job, told);
             }
             Request::Mpi(_)
             | Request::MpiProgress { .. }

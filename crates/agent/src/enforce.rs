@@ -5,6 +5,7 @@
 
 mod binding;
 mod cpu;
+mod measure;
 mod unenforced;
 
 pub use unenforced::Unenforced;
@@ -14,13 +15,12 @@ use crate::claim::{self, ClaimError};
 use crate::config::Config;
 use crate::enforcer::{BindError, BoxedError, Enforcer, Failures};
 use crate::shares::{DiskShares, are_kept_from_user_space, disk_shares};
-use crate::wire::{DiskStatus, FlowStatus, JobStatus};
+use crate::wire::JobStatus;
 use cpu::CpuKeeper;
 use keeptime_control::admission::Bounds;
 use keeptime_linux::cgroup::{CgroupError, Group, GroupClaim, Hierarchies};
-use keeptime_linux::counters::{ClassCounters, class_counters};
 use keeptime_linux::egress::{self, Egress, Flow, Link};
-use keeptime_linux::flows::{self, FlowKey, FlowTable, Flows, FlowsError, Settings};
+use keeptime_linux::flows::{self, FlowTable, Flows, FlowsError, Settings};
 use keeptime_linux::link::interfaces;
 use keeptime_linux::machine;
 use keeptime_linux::netlink::{NetlinkError, Socket};
@@ -36,7 +36,7 @@ use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::disk::{DiskId, DiskRates};
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
-use keeptime_model::units::{Bytes, Nanos};
+use keeptime_model::units::Nanos;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -411,21 +411,6 @@ impl Kernel {
         self.place.ifindex = ifindex;
         Ok(true)
     }
-
-    /// Class counters of the entries of one job, by destination.
-    fn flow_counters(
-        &mut self,
-        job: &Name,
-    ) -> Result<BTreeMap<Option<Ipv4Addr>, ClassCounters>, BoxedError> {
-        let cgroup_id = self.group.child(job.as_str())?.id()?.id;
-        let table = self.table()?;
-        let counters = class_counters(&mut self.socket, self.place.ifindex, self.place.major)?;
-        let of_job = table.entries.iter().filter(|(key, _)| key.cgroup_id == cgroup_id);
-        let counted = of_job.filter_map(|(FlowKey { destination, .. }, mark)| {
-            Some((*destination, *counters.get(&mark.class.minor)?))
-        });
-        Ok(counted.collect())
-    }
 }
 
 impl Enforcer for Kernel {
@@ -505,41 +490,8 @@ impl Enforcer for Kernel {
         group.and_then(|group| group.cpu_usage()).unwrap_or_default()
     }
 
-    fn measure(&mut self, assignment: &Assignment) -> JobStatus {
-        // What cannot be counted now counts as nothing: a status is a look, not a promise.
-        let mut status = JobStatus::unmeasured(assignment.clone());
-        let job = &assignment.job;
-        let Ok(group) = self.group.child(job.as_str()) else { return status };
-        let numbers = |pids: Result<Vec<i32>, CgroupError>| {
-            let pids = pids.unwrap_or_default().into_iter();
-            pids.filter_map(|pid| u32::try_from(pid).ok()).collect()
-        };
-        status.processes = numbers(group.pids());
-        status.borrowed = numbers(group.borrowed());
-        status.cpu_used_nanos = group.cpu_usage().unwrap_or_default();
-        let kept = self.cpu.kept(job);
-        status.cpu_kept_by = kept.and_then(|kept| kept.by);
-        status.cpu_obstacle = kept.and_then(|kept| kept.obstacle.clone());
-        let used = group.disk_usage().unwrap_or_default();
-        let disk_status = |disk: &DiskId| {
-            let counted = used.get(disk).copied().unwrap_or_default();
-            DiskStatus { read_bytes: counted.read, written_bytes: counted.written }
-        };
-        status.disks = assignment.disks.keys().map(|disk| (*disk, disk_status(disk))).collect();
-        let counters = self.flow_counters(job).unwrap_or_default();
-        let flow_status = |flow: &AssignedFlow| {
-            let counted = counters.get(&destination(flow)).copied().unwrap_or_default();
-            FlowStatus {
-                flow: *flow,
-                sent_bytes: Bytes::new(counted.bytes),
-                dropped_packets: counted.drops,
-            }
-        };
-        status.flows = assignment.flows.iter().map(flow_status).collect();
-        let bound = self.flows.as_ref().and_then(|flows| flows.bound().ok()).unwrap_or_default();
-        let cgroup_id = group.id().map(|id| id.id).unwrap_or_default();
-        status.bound_sockets = bound.values().filter(|group| **group == cgroup_id).count();
-        status
+    fn measure(&mut self, assignments: &[Assignment]) -> Vec<JobStatus> {
+        self.measure_jobs(assignments)
     }
 
     fn not_enforced(&self) -> Vec<String> {

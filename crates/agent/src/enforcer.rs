@@ -12,6 +12,7 @@ use keeptime_model::units::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt;
+use std::slice;
 
 /// What makes the kernel agree with the book: the one thing of an agent that needs privilege.
 pub trait Enforcer: Send {
@@ -87,12 +88,13 @@ pub trait Enforcer: Send {
     /// What was found out about the kernel; nothing = it is not asked to enforce anything.
     fn capabilities(&self) -> Option<&Capabilities>;
 
-    /// What the kernel counts for one job.
-    fn measure(&mut self, assignment: &Assignment) -> JobStatus;
+    /// What the kernel counts for jobs, each in its place: what it counts for all of them is read once.
+    fn measure(&mut self, assignments: &[Assignment]) -> Vec<JobStatus>;
 
-    /// Of that, the CPU time that the job has used.
+    /// Of that, the CPU time that a job has used.
     fn cpu_used(&mut self, assignment: &Assignment) -> Nanos {
-        self.measure(assignment).cpu_used_nanos
+        let measured = self.measure(slice::from_ref(assignment));
+        measured.first().map(|status| status.cpu_used_nanos).unwrap_or_default()
     }
 
     /// What this node cannot enforce, and why: a sentence each.
@@ -150,8 +152,8 @@ impl<E: Enforcer + ?Sized> Enforcer for Box<E> {
         (**self).capabilities()
     }
 
-    fn measure(&mut self, assignment: &Assignment) -> JobStatus {
-        (**self).measure(assignment)
+    fn measure(&mut self, assignments: &[Assignment]) -> Vec<JobStatus> {
+        (**self).measure(assignments)
     }
 
     fn cpu_used(&mut self, assignment: &Assignment) -> Nanos {
@@ -344,8 +346,8 @@ mod tests {
             None
         }
 
-        fn measure(&mut self, assignment: &Assignment) -> JobStatus {
-            JobStatus::unmeasured(assignment.clone())
+        fn measure(&mut self, assignments: &[Assignment]) -> Vec<JobStatus> {
+            assignments.iter().cloned().map(JobStatus::unmeasured).collect()
         }
 
         fn cpu_used(&mut self, _: &Assignment) -> Nanos {

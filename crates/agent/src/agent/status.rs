@@ -6,38 +6,49 @@ use crate::enforcer::Enforcer;
 use crate::wire::{JobStatus, Response, Status};
 use keeptime_model::assignment::Assignment;
 use keeptime_model::name::Name;
+use keeptime_model::units::Nanos;
 
 impl<E: Enforcer> Agent<E> {
-    /// What `tell` says of a job that is assigned.
-    pub(super) fn told_of(
-        &mut self,
-        job: &Name,
-        tell: impl FnOnce(&mut Self, &Assignment) -> Response,
-    ) -> Response {
-        match self.book.assignments().get(job).cloned() {
-            Some(assignment) => tell(self, &assignment.at(self.now)),
-            None => Response::Refused { reason: Refusal::Unknown { job: job.clone() }.to_string() },
-        }
+    /// The answer about a job; that there is none where nothing is `told`.
+    pub(super) fn answer_about(job: Name, told: Option<Response>) -> Response {
+        let unknown = || Response::Refused { reason: Refusal::Unknown { job }.to_string() };
+        told.unwrap_or_else(unknown)
     }
 
-    pub(super) fn job_status(&mut self, assignment: &Assignment) -> JobStatus {
-        let measured = self.enforcer.measure(assignment);
+    /// The CPU time that a job that is assigned has used.
+    pub(super) fn cpu_used(&mut self, job: &Name) -> Option<Nanos> {
+        let assignment = self.book.assignments().get(job)?;
+        Some(self.enforcer.cpu_used(assignment))
+    }
+
+    /// How a job that is assigned stands.
+    pub(super) fn job_status(&mut self, job: &Name) -> Option<JobStatus> {
+        let assignment = self.book.assignments().get(job)?.at(self.now).into_owned();
+        self.job_statuses(&[assignment]).pop()
+    }
+
+    fn job_statuses(&mut self, assignments: &[Assignment]) -> Vec<JobStatus> {
+        let measured = self.enforcer.measure(assignments);
         let enforces_nothing = self.capacity.capabilities.is_none();
-        let has_come = self.come.begun.contains_key(&assignment.job);
-        JobStatus {
-            begun: has_come && (measured.cpu_kept_by.is_some() || enforces_nothing),
-            progress: self.programs.progress_of(&assignment.job),
-            now_unix_nanos: self.now,
-            ..measured
-        }
+        let told = |measured: JobStatus| {
+            let job = &measured.assignment.job;
+            let has_come = self.come.begun.contains_key(job);
+            JobStatus {
+                begun: has_come && (measured.cpu_kept_by.is_some() || enforces_nothing),
+                progress: self.programs.progress_of(job),
+                now_unix_nanos: self.now,
+                ..measured
+            }
+        };
+        measured.into_iter().map(told).collect()
     }
 
     pub(super) fn status(&mut self) -> Status {
         // What is over and not ended yet is in nobody's way any more.
         let lasting = |a: &&Assignment| self.now < a.until_unix_nanos;
-        let jobs: Vec<_> = self.book.assignments().values().filter(lasting).cloned().collect();
-        let jobs =
-            jobs.iter().map(|assignment| self.job_status(&assignment.at(self.now))).collect();
+        let lasting = self.book.assignments().values().filter(lasting);
+        let lasting: Vec<_> = lasting.map(|a| a.at(self.now).into_owned()).collect();
+        let jobs = self.job_statuses(&lasting);
         Status {
             node: self.node.clone(),
             process: std::process::id(),
@@ -76,6 +87,23 @@ mod tests {
         assert_eq!([4, 5].map(|second| begun_at(&mut agent, second)), [false, true]);
         agent.capacity.capabilities = Some(Default::default());
         assert!(!begun_at(&mut agent, 6));
+    }
+
+    // Goal: many jobs are told in the time of many looks at what each has, and not in its square: what the kernel counts for
+    // all of them together is read for all of them together.
+    #[test]
+    fn the_kernel_is_asked_once_for_all_jobs() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        let jobs: Vec<String> = (0..40).map(|number| format!("r{number:02}")).collect();
+        for job in &jobs {
+            let idle = Assignment { cpu_ppm: Default::default(), ..assignment(job, 9) };
+            assert_eq!(agent.answer(Request::Enforce(idle), ROOT, at(1)), Response::Done);
+        }
+        let Response::Status(status) = agent.answer(Request::Status, ROOT, at(1)) else { panic!() };
+        let told: Vec<_> = status.jobs.iter().map(|job| job.assignment.job.to_string()).collect();
+        assert_eq!(told, jobs);
+        assert_eq!(agent.enforcer.2, 1);
     }
 
     // Goal: whoever has another clock knows how old a count is. Method: one that is told, and asked for a second later.

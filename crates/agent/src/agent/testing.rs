@@ -16,11 +16,12 @@ use tempfile::TempDir;
 
 /// A kernel that holds a set of jobs, goes no further at one whose name starts with `bad`, panics at one whose name starts
 /// with `bug`, leaves out those whose names start with `odd`, and does not agree to those whose names start with `late` once
-/// something was bound to them; and what was bound to which job for whom.
+/// something was bound to them; what was bound to which job for whom; and how often it was measured.
 #[derive(Debug, Default)]
 pub(crate) struct FakeKernel(
     pub(super) BTreeMap<Name, Assignment>,
     pub(super) Vec<(Name, Vec<u32>, Option<u32>)>,
+    pub(super) usize,
 );
 
 impl Enforcer for FakeKernel {
@@ -78,8 +79,9 @@ impl Enforcer for FakeKernel {
         None
     }
 
-    fn measure(&mut self, assignment: &Assignment) -> JobStatus {
-        JobStatus::unmeasured(assignment.clone())
+    fn measure(&mut self, assignments: &[Assignment]) -> Vec<JobStatus> {
+        self.2 += 1;
+        assignments.iter().cloned().map(JobStatus::unmeasured).collect()
     }
 
     fn not_enforced(&self) -> Vec<String> {

@@ -43,8 +43,8 @@ impl Enforcer for Unenforced {
         self.capabilities.as_ref()
     }
 
-    fn measure(&mut self, assignment: &Assignment) -> JobStatus {
-        JobStatus::unmeasured(assignment.clone())
+    fn measure(&mut self, assignments: &[Assignment]) -> Vec<JobStatus> {
+        assignments.iter().cloned().map(JobStatus::unmeasured).collect()
     }
 
     fn not_enforced(&self) -> Vec<String> {
