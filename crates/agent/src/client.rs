@@ -1,7 +1,7 @@
 //! The other end of an agent's socket, on its node or, through a relay that is started there, elsewhere.
 
 use crate::lines;
-use crate::wire::{JobStatus, LINE_BYTES_MAX, Place, Request, Response, Status};
+use crate::wire::{JobStatus, Place, RESPONSE_BYTES_MAX, Request, Response, Status};
 use keeptime_linux::process::Identity;
 use keeptime_linux::syscall::SyscallError;
 use keeptime_model::assignment::Assignment;
@@ -46,6 +46,15 @@ pub enum ClientError {
     #[error("the agent at {place} does not answer")]
     Unreachable {
         /// Where it should be.
+        place: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// What it said is longer than any answer, or is none: it is of another version, or no agent.
+    #[error("what the agent at {place} answers cannot be read")]
+    Unreadable {
+        /// Where it is.
         place: String,
         /// Why.
         #[source]
@@ -234,20 +243,25 @@ impl Client {
     }
 
     fn ask(&mut self, request: &Request) -> Result<Response, ClientError> {
-        let response = self
-            .exchange(request)
-            .map_err(|source| ClientError::Unreachable { place: self.place.clone(), source })?;
-        match response {
+        let failed = |source: io::Error| {
+            let place = self.place.clone();
+            match source.kind() {
+                io::ErrorKind::InvalidData => ClientError::Unreadable { place, source },
+                _ => ClientError::Unreachable { place, source },
+            }
+        };
+        match exchange(&mut self.stream, request).map_err(failed)? {
             Response::Refused { reason } => Err(ClientError::Refused { reason }),
             Response::Failed { error } => Err(ClientError::Failed { error }),
             other => Ok(other),
         }
     }
+}
 
-    fn exchange(&mut self, request: &Request) -> io::Result<Response> {
-        lines::say(self.stream.get_mut(), request).map_err(as_late)?;
-        lines::hear(&mut self.stream, LINE_BYTES_MAX).map_err(as_late)
-    }
+/// Says a request, and hears what is answered.
+fn exchange(stream: &mut BufReader<UnixStream>, request: &Request) -> io::Result<Response> {
+    lines::say(stream.get_mut(), request).map_err(as_late)?;
+    lines::hear(stream, RESPONSE_BYTES_MAX).map_err(as_late)
 }
 
 /// Says what it means that a call on a [`bounded`] stream would have to wait longer.
@@ -316,7 +330,65 @@ const ENDS_WITHIN: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::FlowStatus;
+    use keeptime_model::assignment::{AssignedFlow, FLOWS_MAX, TrafficClass};
+    use keeptime_model::units::{BitsPerSecond, Bytes};
     use nix::sys::socket::Backlog;
+    use std::io::Write;
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    /// What a client asks, at the socket of an agent that says this.
+    fn asked<T>(said: Vec<u8>, ask: impl FnOnce(&mut Client) -> T) -> T {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("agent.sock");
+        let agent = UnixListener::bind(&path).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let (mut stream, _) = agent.accept().unwrap();
+                let request = lines::next(&mut BufReader::new(stream.try_clone().unwrap()), 1_000);
+                assert!(request.unwrap().is_some());
+                // Who does not read all of it says why.
+                drop(stream.write_all(&said));
+            });
+            ask(&mut Client::connect(&path).unwrap())
+        })
+    }
+
+    // Goal: whatever a node may be assigned can be told. Method: a job with as many flows as one may have, each as long as it
+    // can be written.
+    #[test]
+    fn the_status_of_a_job_with_all_flows_that_it_may_have_is_read() {
+        let most = u64::MAX;
+        let flow = AssignedFlow {
+            destination: "255.255.255.255".parse().unwrap(),
+            bits_per_second: BitsPerSecond::new(most),
+            up_to_bits_per_second: Some(BitsPerSecond::new(most)),
+            burst_bytes: Some(Bytes::new(most)),
+            class: TrafficClass::LowLatency,
+        };
+        let until = WallTime::from_unix_nanos(most);
+        let mut assignment = Assignment::new("r1".parse().unwrap(), CpuPpm::new(1), until);
+        assignment.flows = vec![flow; FLOWS_MAX];
+        let counted = FlowStatus { flow, sent_bytes: Bytes::new(most), dropped_packets: most };
+        let flows = vec![counted; FLOWS_MAX];
+        let status = JobStatus { flows, ..JobStatus::unmeasured(assignment) };
+        let answer = Response::Job(Box::new(status.clone()));
+        let mut said = serde_json::to_vec(&answer).unwrap();
+        // As `RESPONSE_BYTES_MAX` has it.
+        assert!(said.len() < 500 * FLOWS_MAX, "{}", said.len());
+        said.push(b'\n');
+        assert_eq!(asked(said, |client| client.job(&status.assignment.job)).unwrap(), status);
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_read_is_no_silence() {
+        let error = asked(b"hello\n".to_vec(), Client::status).unwrap_err();
+        assert!(matches!(error, ClientError::Unreadable { .. }), "{error:?}");
+        assert!(!error.is_retryable());
+        let error = asked(b"{".to_vec(), Client::status).unwrap_err();
+        assert!(matches!(error, ClientError::Unreachable { .. }), "{error:?}");
+    }
 
     // Goal: nobody waits for ever for an agent that is stopped, as a task of Slurm's would before it begins. Method: one that
     // takes no call, until its queue is full.

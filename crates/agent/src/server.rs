@@ -7,7 +7,7 @@ use crate::enforcer::{BoxedError, Enforcer};
 use crate::lines::{self, is_timeout};
 use crate::programs::Visit;
 use crate::seats::Seats;
-use crate::wire::{LINE_BYTES_MAX, Request, Response};
+use crate::wire::{REQUEST_BYTES_MAX, Request, Response};
 use keeptime_linux::started::Started;
 use keeptime_linux::syscall::SyscallError;
 use keeptime_linux::{users, vital};
@@ -169,7 +169,7 @@ fn converse<E: Enforcer>(
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
-        match lines::go_on(&mut reader, &mut line, LINE_BYTES_MAX) {
+        match lines::go_on(&mut reader, &mut line, REQUEST_BYTES_MAX) {
             Ok(false) => return Ok(()),
             Ok(true) => {}
             // Where the next one begins nobody knows: one answer, and no more.
@@ -416,7 +416,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
             scope.spawn(|| converse(&agent, theirs, &Requester::Trusted));
-            let long = vec![b' '; LINE_BYTES_MAX as usize];
+            let long = vec![b' '; REQUEST_BYTES_MAX as usize];
             (&ours).write_all(&long).unwrap();
             let _ = (&ours).write_all(b"\"status\"\n");
             let mut said = String::new();

@@ -11,8 +11,11 @@ use keeptime_mpiqos::wire::{Progress, RankAnswer, Report};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Longest line that either side reads; [`keeptime_model::assignment::FLOWS_MAX`] flows fit.
-pub const LINE_BYTES_MAX: u64 = 1 << 20;
+/// Longest request: an assignment of [`keeptime_model::assignment::FLOWS_MAX`] flows fits.
+pub const REQUEST_BYTES_MAX: u64 = 1 << 20;
+/// Longest response. A status has all flows of all jobs, 500 bytes each at the most: two million of them, more than a
+/// node can tell apart. Whoever asks an agent trusts it with as much memory.
+pub const RESPONSE_BYTES_MAX: u64 = 1 << 30;
 
 /// What an agent is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
