@@ -3,6 +3,8 @@
 //!
 //! One JSON object a line (`docs/formats/agent-link.md`). The broker's end is `keeptime-broker`.
 
+mod greeting;
+
 use crate::agent::{Agent, Requester};
 use crate::clock::{now, times_set_back};
 use crate::dial::{Broker, Connection, Dialer, Incoming};
@@ -32,10 +34,8 @@ use std::time::Duration;
 
 /// What both ends speak.
 pub const VERSION: u32 = 1;
-/// Longest line: a hello with [`HOLDING_MAX`] assignments of some flows each.
+/// Longest line. What a node holds beyond that is told by the next.
 pub const LINE_BYTES_MAX: u64 = 16 << 20;
-/// Most assignments of a node.
-pub const HOLDING_MAX: usize = 4_096;
 /// The broker answers a hello within this time, or takes a line.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// Waits between two attempts: doubled from the first up to the last.
@@ -66,8 +66,19 @@ pub enum FromAgent {
         /// It can say how busy its node is.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         counts: bool,
-        /// All that it enforces for reservations, or will.
+        /// All that it enforces for reservations, or will; of which [`FromAgent::Holding`] tells the rest, if there is `more`.
         holding: Vec<Assignment>,
+        /// Whether that follows.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        more: bool,
+    },
+    /// What follows a hello that says so.
+    Holding {
+        /// What it enforces, or will, beside what was told before.
+        assignments: Vec<Assignment>,
+        /// Whether there is another of these.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        more: bool,
     },
     /// What came of an order.
     Answer {
@@ -201,7 +212,7 @@ impl<E: Enforcer> Link<'_, E> {
         let Connection { incoming, outgoing } = self.dialer.dial(ANSWER_WITHIN)?;
         let (mut reader, out) = (Lines::of(incoming), Outgoing::of(outgoing));
         let set_back = times_set_back();
-        out.say(&self.hello())?;
+        greeting::in_lines(self.hello()).iter().try_for_each(|line| out.say(line))?;
         let lease = match reader.read()? {
             Some(ToAgent::Welcome { lease_nanos }) => lease_nanos,
             Some(ToAgent::Unwelcome { reason }) => return Err(io::Error::other(reason)),
@@ -243,6 +254,7 @@ impl<E: Enforcer> Link<'_, E> {
             processor: machine::processor(),
             counts: self.scope.is_some(),
             holding: agent.assignments().filter(is_reserved).cloned().collect(),
+            more: false,
         }
     }
 

@@ -10,7 +10,7 @@ use crate::locked::lock;
 use crate::misread::Misread;
 use crate::programs::{Desks, Report};
 use crate::tcp::linger;
-use keeptime_agent::link::{FromAgent, HOLDING_MAX, LINE_BYTES_MAX, ToAgent, VERSION};
+use keeptime_agent::link::{FromAgent, LINE_BYTES_MAX, ToAgent, VERSION};
 use keeptime_engine::Input;
 use keeptime_engine::agents::{Act, Enforcement, Order, Session};
 use keeptime_model::assignment::Assignment;
@@ -38,7 +38,9 @@ const CONNECTIONS_SPARE: usize = 64;
 const TEXT_CHARS_MAX: usize = 1_000;
 /// What one node cannot enforce: there are not so many kinds of it.
 const NOT_ENFORCED_MAX: usize = 64;
-/// A new connection says who it is within this time, and takes a line.
+/// Lines of 16 MiB in which an agent tells what it holds: a GiB, where what the broker itself holds of each node is less.
+const HOLDING_LINES_MAX: usize = 64;
+/// A new connection says who it is within this time, and each line of what it holds; and takes a line.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 
 /// An agent that says how busy its node is lives: the engine is told so at most this often, which is often in
@@ -350,7 +352,7 @@ impl Reception {
             Speaker::Nobody(why) => return refuse(why),
         };
         lines.node = own;
-        let said = timeout(HELLO_WITHIN, self.hear(lines)).await.map_err(|_| Ended::HungUp)??;
+        let said = self.hear_soon(lines).await?;
         let Some(FromAgent::Hello {
             version,
             node: name,
@@ -359,15 +361,13 @@ impl Reception {
             processor,
             counts,
             holding,
+            more,
         }) = said
         else {
             return refuse("a connection begins with hello".into());
         };
         if version != VERSION {
             return refuse(format!("version {version}; this broker speaks version {VERSION}"));
-        }
-        if holding.len() > HOLDING_MAX {
-            return refuse(format!("{} assignments; at most {HOLDING_MAX}", holding.len()));
         }
         if let Some(own) = lines.node.as_ref().filter(|own| **own != name) {
             return refuse(format!(
@@ -376,6 +376,8 @@ impl Reception {
         }
         match self.nodes.get(&name) {
             Some(node) => {
+                lines.node = Some(name);
+                let holding = self.held(lines, holding, more).await?;
                 // What an agent that is asked to enforce cannot, it refuses.
                 let enforcement = match refused.is_empty() && !not_enforced.is_empty() {
                     true => Enforcement::Nothing,
@@ -388,11 +390,34 @@ impl Reception {
                     counts,
                     certificate_until,
                 };
-                lines.node = Some(name);
                 Ok(Known { node: *node, told, enforcement, holding })
             }
             None => refuse(format!("there is no node {name} in the cluster")),
         }
+    }
+
+    /// All that an agent holds, of which its hello has told the `first`.
+    async fn held(
+        &self,
+        lines: &mut Lines<impl AsyncRead + Unpin>,
+        first: Vec<Assignment>,
+        mut more: bool,
+    ) -> Result<Vec<Assignment>, Ended> {
+        let (mut held, mut count) = (first, 1);
+        while more {
+            if count == HOLDING_LINES_MAX {
+                let most = format!("{HOLDING_LINES_MAX} lines of {LINE_BYTES_MAX} bytes");
+                return Err(Ended::Unwelcome(format!("what it holds has no room in {most}")));
+            }
+            let Some(FromAgent::Holding { assignments, more: further }) =
+                self.hear_soon(lines).await?
+            else {
+                return Err(Ended::Unwelcome("what it holds is not told to its end".into()));
+            };
+            held.extend(assignments);
+            (more, count) = (further, count + 1);
+        }
+        Ok(held)
     }
 
     async fn listen(
@@ -431,6 +456,14 @@ impl Reception {
             self.core.agent(input).await?;
         }
         Ok(())
+    }
+
+    /// The next line of who is to say now what it is.
+    async fn hear_soon(
+        &self,
+        lines: &mut Lines<impl AsyncRead + Unpin>,
+    ) -> Result<Option<FromAgent>, Ended> {
+        timeout(HELLO_WITHIN, self.hear(lines)).await.map_err(|_| Ended::HungUp)?
     }
 
     /// The next line. One that cannot be read ends the connection, and operators are told, since the agent comes back with
@@ -522,6 +555,8 @@ impl<R: AsyncRead + Unpin> Lines<R> {
 mod tests {
     use super::*;
     use crate::core::testing::Still;
+    use keeptime_model::units::CpuPpm;
+    use std::collections::BTreeSet;
     use std::future;
     use tokio::io::DuplexStream;
 
@@ -583,6 +618,60 @@ mod tests {
             );
             timeout(HELLO_WITHIN, received).await.unwrap();
             assert!(reception.misread.has_told(whose), "{said}");
+        }
+    }
+
+    /// What an agent hears that says hello, and this behind it.
+    async fn answered(hello: &FromAgent, said: &[FromAgent]) -> ToAgent {
+        let (far, received) = connect(Speaker::Any, future::pending());
+        let (read, mut write) = tokio::io::split(far);
+        let talk = async move {
+            for line in [hello].into_iter().chain(said) {
+                let text = serde_json::to_string(line).unwrap() + "\n";
+                // Who is refused hears why, and no more is read.
+                let _ = write.write_all(text.as_bytes()).await;
+            }
+            let told = BufReader::new(read).lines().next_line().await.unwrap().unwrap();
+            serde_json::from_str(&told).unwrap()
+        };
+        tokio::join!(talk, received).0
+    }
+
+    /// Of an agent that holds so many jobs, or more.
+    fn hello(jobs: usize, more: bool) -> FromAgent {
+        FromAgent::Hello {
+            version: VERSION,
+            node: "n1".parse().unwrap(),
+            not_enforced: vec![],
+            refused: BTreeSet::new(),
+            processor: None,
+            counts: false,
+            holding: (1..=jobs).map(held).collect(),
+            more,
+        }
+    }
+
+    fn held(number: usize) -> Assignment {
+        let job = format!("r{number}").parse().unwrap();
+        Assignment::new(job, CpuPpm::from_percent(1), WallTime::from_unix_nanos(9))
+    }
+
+    // Goal: no node is locked out by what it was granted. Method: many jobs at once, and some by lines that follow; who says
+    // that more follows and then something else, or goes on for ever, is refused.
+    #[tokio::test]
+    async fn an_agent_is_welcome_whatever_it_holds() {
+        let follows = |more| FromAgent::Holding { assignments: vec![held(7)], more };
+        let welcome = |answer: ToAgent| matches!(answer, ToAgent::Welcome { .. });
+        assert!(welcome(answered(&hello(4_097, false), &[]).await));
+        assert!(welcome(answered(&hello(1, true), &[follows(true), follows(false)]).await));
+        for (said, expected) in [
+            (vec![follows(true), FromAgent::Beat], "not told to its end"),
+            (vec![follows(true); HOLDING_LINES_MAX], "no room in 64 lines"),
+        ] {
+            let answer = answered(&hello(1, true), &said).await;
+            let is_told =
+                matches!(&answer, ToAgent::Unwelcome { reason } if reason.contains(expected));
+            assert!(is_told, "{answer:?}");
         }
     }
 

@@ -10,7 +10,7 @@ use keeptime_broker::core::{Core, now};
 use keeptime_engine::call::Reason;
 use keeptime_engine::{Call, CallError, Caller, Cluster, Policy};
 use keeptime_ledger::{Fault, MemoryDisk, MemoryLedger, Writer};
-use keeptime_model::assignment::TrafficClass;
+use keeptime_model::assignment::{Assignment, TrafficClass};
 use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::Request;
 use keeptime_model::topology::{NodeIndex, Topology};
@@ -88,6 +88,7 @@ fn hello(not_enforced: Vec<String>, processor: Option<String>) -> FromAgent {
         processor,
         counts: false,
         holding: vec![],
+        more: false,
     }
 }
 
@@ -146,6 +147,36 @@ async fn texts_of_any_length_are_cut_short_and_the_broker_goes_on() {
         other => panic!("{other}"),
     };
     assert_eq!(why.len(), 1_000);
+    handle.stop();
+    thread.join().unwrap().unwrap();
+}
+
+// Goal: what nobody knows of any more is taken back, whichever line it is told by. Method: two jobs of a broker that has lost its
+// records, in two lines.
+#[tokio::test]
+async fn all_lines_of_what_an_agent_holds_are_compared() {
+    let topology = Topology::from_toml(&topology(1)).unwrap();
+    let cluster = Cluster::new(topology.clone(), |rate| rate).unwrap();
+    let writer = Writer::start(MemoryLedger::open(&MemoryDisk::default()).unwrap()).unwrap();
+    let (hub, policy) = (Arc::new(Hub::default()), Policy::default());
+    let lease = policy.agent_lease_nanos;
+    let (core, handle, ..) = Core::new(cluster, policy, writer, Arc::clone(&hub)).unwrap();
+    let thread = std::thread::spawn(move || core.run());
+    let mut agent = Agent::connect(&Reception::new(hub, handle.clone(), &topology, lease));
+    let held = |job: &str| {
+        let until = now().saturating_add(Nanos::from_secs(60));
+        Assignment::new(job.parse().unwrap(), CpuPpm::from_percent(1), until)
+    };
+    let mut first = hello(Vec::new(), None);
+    let FromAgent::Hello { holding, more, .. } = &mut first else { panic!() };
+    (*holding, *more) = (vec![held("r7")], true);
+    agent.say(&first).await;
+    agent.say(&FromAgent::Holding { assignments: vec![held("r8")], more: false }).await;
+    assert!(matches!(agent.hear().await, ToAgent::Welcome { .. }));
+    for expected in ["r7", "r8"] {
+        let ToAgent::Withdraw { job, .. } = agent.hear().await else { panic!("no order") };
+        assert_eq!(job.as_str(), expected);
+    }
     handle.stop();
     thread.join().unwrap().unwrap();
 }
