@@ -41,6 +41,8 @@ pub struct Agent<E> {
     /// The time that was told last. Clocks are set back, too.
     now: WallTime,
     come: Come,
+    /// What the kernel was made to enforce, without what it may not do of that.
+    agreed: BTreeMap<Name, Assignment>,
 }
 
 impl<E: Enforcer> Agent<E> {
@@ -60,7 +62,7 @@ impl<E: Enforcer> Agent<E> {
         // What the kernel enforces had begun for the agent before this one.
         let enforced = enforcer.enforced();
         let book = store.load_beside(&enforced)?;
-        let (programs, restraints) = Default::default();
+        let (programs, restraints, agreed) = Default::default();
         let begun = book.assignments().values().filter(|a| enforced.contains(&a.job));
         let begun = begun.map(|a| (a.job.clone(), a.from_unix_nanos)).collect();
         let mut agent = Self {
@@ -75,6 +77,7 @@ impl<E: Enforcer> Agent<E> {
             since: now,
             now,
             come: Come { begun, ..Come::default() },
+            agreed,
         };
         // An error stays visible: `tick` meets it again, and the caller of `tick` reports it.
         let _ = agent.tick(now);

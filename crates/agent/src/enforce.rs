@@ -13,7 +13,7 @@ pub use unenforced::Unenforced;
 use crate::book::Capacity;
 use crate::claim::{self, ClaimError};
 use crate::config::Config;
-use crate::enforcer::{BindError, BoxedError, Enforcer, Failures};
+use crate::enforcer::{BindError, BoxedError, Enforcer, Failures, Scope};
 use crate::shares::{DiskShares, are_kept_from_user_space, disk_shares};
 use crate::wire::JobStatus;
 use cpu::CpuKeeper;
@@ -64,10 +64,18 @@ pub struct Kernel {
     flows: Option<Flows>,
     /// Disk limits that were set; nothing = not known what an earlier agent left.
     disk_limits: Option<DiskShares>,
+    /// What the device was made to send by; nothing = not known what is in force.
+    sent_by: Option<SentBy>,
     /// Why what is over had not ended when it was looked at last.
     left: Vec<String>,
     /// Why others' code points may leave the node while it has no flows, when it was looked at last.
     unmarked: Option<String>,
+}
+
+/// What a device is made to send by.
+struct SentBy {
+    flows: Vec<Flow>,
+    table: FlowTable,
 }
 
 /// What came of taking everything off a node.
@@ -188,6 +196,7 @@ impl Kernel {
             capabilities,
             flows,
             disk_limits: None,
+            sent_by: None,
             left: Vec::new(),
             unmarked: None,
         })
@@ -252,22 +261,22 @@ impl Kernel {
 
     fn make_group(&mut self, assignment: &Assignment) -> Result<(), BoxedError> {
         let group = self.group.child(assignment.job.as_str())?;
-        self.look_for(&group);
+        // One that somebody has taken away is made again, and has no limit of a disk then.
+        if let Some(limits) = self.disk_limits.as_mut().filter(|_| !group.is_whole()) {
+            limits.jobs.remove(&assignment.job);
+        }
         self.cpu.keep(assignment, &group)
     }
 
-    fn keep_rest(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), Failures> {
-        if let Ok(rest) = self.group.rest() {
-            self.look_for(&rest);
-        }
-        self.cpu.keep_rest(wanted, &self.group)
-    }
-
-    /// A group that somebody has taken away is made again, and has no limit of a disk then.
-    fn look_for(&mut self, group: &Group) {
-        if !group.is_whole() {
+    fn keep_rest(
+        &mut self,
+        wanted: &BTreeMap<Name, Assignment>,
+        scope: &Scope,
+    ) -> Result<(), Failures> {
+        if !self.group.rest().is_ok_and(|rest| rest.is_whole()) {
             self.disk_limits = None;
         }
+        self.cpu.keep_rest(wanted, &self.group, scope)
     }
 
     /// Those that have a group: without one a job has no packets and no processes.
@@ -280,38 +289,67 @@ impl Kernel {
 
     /// Limits the disks of all groups, where anybody was promised a rate, or an earlier agent may
     /// have left limits.
-    fn limit_disks(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), Failures> {
+    fn limit_disks(
+        &mut self,
+        wanted: &BTreeMap<Name, Assignment>,
+        scope: &Scope,
+    ) -> Result<(), Failures> {
         let shares = disk_shares(wanted, &self.disks);
-        // Where anybody is limited, others may have changed that.
-        if self.disk_limits.as_ref() == Some(&shares) && shares.limit_nobody() {
-            return Ok(());
-        }
         // Until all have theirs, it is not known what is in force.
-        self.disk_limits = None;
+        let known = self.disk_limits.take();
+        // Where anybody is limited, others may have changed that.
+        let may_differ = |job: &Name| !shares.limit_nobody() && scope.has(job);
         let mut failures = Failures::default();
         for (job, limits) in &shares.jobs {
-            let group = self.group.child(job.as_str());
-            failures.note(job, group.and_then(|group| group.set_disks(limits)));
+            let stands = known.as_ref().and_then(|known| known.jobs.get(job)) == Some(limits);
+            if !stands || may_differ(job) {
+                let group = self.group.child(job.as_str());
+                failures.note(job, group.and_then(|group| group.set_disks(limits)));
+            }
         }
-        failures.note_of_all(self.group.rest().and_then(|rest| rest.set_disks(&shares.rest)));
+        let stands = known.as_ref().is_some_and(|known| known.rest == shares.rest);
+        if !stands || !shares.limit_nobody() {
+            failures.note_of_all(self.group.rest().and_then(|rest| rest.set_disks(&shares.rest)));
+        }
         failures.into_result()?;
         self.disk_limits = Some(shares);
         Ok(())
     }
 
-    fn set_egress(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
+    fn set_egress(
+        &mut self,
+        wanted: &BTreeMap<Name, Assignment>,
+        scope: &Scope,
+    ) -> Result<(), BoxedError> {
         let mut flows = Vec::new();
         for (job, assignment) in wanted {
             let cgroup_id = self.group.child(job.as_str())?.id()?.id;
             flows.extend(assignment.flows.iter().map(|flow| kernel_flow(cgroup_id, flow)));
         }
+        // Until all is done, it is not known what is in force.
+        let known = self.sent_by.take().filter(|_| *scope != Scope::All);
+        let table = match known {
+            Some(known) if known.flows == flows => known.table,
+            known => self.send_by(&flows, known.map(|known| known.table))?,
+        };
+        self.sent_by = Some(SentBy { flows, table });
+        Ok(())
+    }
+
+    /// Has what is sent go by these flows; what is in the table now, if that is known. What is in it then.
+    fn send_by(
+        &mut self,
+        flows: &[Flow],
+        table: Option<FlowTable>,
+    ) -> Result<FlowTable, BoxedError> {
         if flows.is_empty() {
-            return self.set_idle_egress();
+            self.set_idle_egress()?;
+            return Ok(FlowTable::default());
         }
         let observed = tc::observe(&mut self.socket, self.place.ifindex)?;
-        let table = self.table()?;
+        let table = table.map_or_else(|| self.table(), Ok)?;
         let groups: BTreeSet<u64> = flows.iter().map(|flow| flow.cgroup_id).collect();
-        let planned = egress::plan(&self.link, self.place, &flows, &table)?;
+        let planned = egress::plan(&self.link, self.place, flows, &table)?;
         let Egress { tree, table: wanted, packet_max } = planned;
         let ops = tc::diff(&tree, &observed)?;
         // Between the two: an entry never names a class that is not there yet, nor the other way
@@ -319,10 +357,10 @@ impl Kernel {
         tc::apply(&mut self.socket, &self.place, &ops)?;
         self.set_table(&table, &wanted)?;
         segments::limit(&mut self.socket, self.place.ifindex, packet_max)?;
-        match &mut self.flows {
-            Some(flows) => Ok(flows.retain_bound(|_, group| groups.contains(&group))?),
-            None => Ok(()),
+        if let Some(flows) = &mut self.flows {
+            flows.retain_bound(|_, group| groups.contains(&group))?;
         }
+        Ok(wanted)
     }
 
     /// A node where no flow is reserved has no classes. Code points are taken from its packets all the same, or
@@ -414,21 +452,25 @@ impl Kernel {
 }
 
 impl Enforcer for Kernel {
-    fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), Failures> {
+    fn reconcile(
+        &mut self,
+        wanted: &BTreeMap<Name, Assignment>,
+        scope: &Scope,
+    ) -> Result<(), Failures> {
         self.end_strays(wanted);
         let mut failures = Failures::default();
-        failures.note_each(wanted, |assignment| self.make_group(assignment));
-        failures.add(self.keep_rest(wanted));
-        failures.note_each(wanted, |assignment| self.take_services(assignment));
+        failures.note_each(wanted, scope, |assignment| self.make_group(assignment));
+        failures.add(self.keep_rest(wanted, scope));
+        failures.note_each(wanted, scope, |assignment| self.take_services(assignment));
         let standing = match failures.is_empty() {
             true => Cow::Borrowed(wanted),
             false => Cow::Owned(self.standing(wanted)),
         };
-        failures.add(self.limit_disks(&standing));
-        let mut egress = self.set_egress(&standing);
+        failures.add(self.limit_disks(&standing, scope));
+        let mut egress = self.set_egress(&standing, scope);
         if egress.is_err() {
             egress = match self.follow_device() {
-                Ok(true) => self.set_egress(&standing),
+                Ok(true) => self.set_egress(&standing, scope),
                 Ok(false) => egress,
                 Err(error) => Err(error),
             };

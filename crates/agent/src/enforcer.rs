@@ -17,11 +17,16 @@ use std::slice;
 /// What makes the kernel agree with the book: the one thing of an agent that needs privilege.
 pub trait Enforcer: Send {
     /// Makes the node enforce exactly `wanted`: what is missing is added, what differs is changed
-    /// in place, what is ours and not wanted is ended. Each job on its own, as far as that goes. Idempotent.
+    /// in place, what is ours and not wanted is ended. Each job on its own, as far as that goes. Idempotent. Jobs that are
+    /// not in `scope` are enforced as they are wanted already, if nobody else has changed that.
     ///
     /// # Errors
     /// What the kernel refuses, and of whom; part of it may be done then.
-    fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), Failures>;
+    fn reconcile(
+        &mut self,
+        wanted: &BTreeMap<Name, Assignment>,
+        scope: &Scope,
+    ) -> Result<(), Failures>;
 
     /// Checks that what an assignment counts on is there, before anything is changed for it.
     ///
@@ -102,8 +107,12 @@ pub trait Enforcer: Send {
 }
 
 impl<E: Enforcer + ?Sized> Enforcer for Box<E> {
-    fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), Failures> {
-        (**self).reconcile(wanted)
+    fn reconcile(
+        &mut self,
+        wanted: &BTreeMap<Name, Assignment>,
+        scope: &Scope,
+    ) -> Result<(), Failures> {
+        (**self).reconcile(wanted, scope)
     }
 
     fn check(&self, assignment: &Assignment) -> Result<(), BindError> {
@@ -165,6 +174,25 @@ impl<E: Enforcer + ?Sized> Enforcer for Box<E> {
     }
 }
 
+/// Of which jobs it is looked at what the kernel has: each look takes time in which others wait for the agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// Of all, since others may have changed that.
+    All,
+    /// Of those that change.
+    Jobs(BTreeSet<Name>),
+}
+
+impl Scope {
+    /// Whether it is looked at what the kernel has of `job`.
+    pub fn has(&self, job: &Name) -> bool {
+        match self {
+            Self::All => true,
+            Self::Jobs(jobs) => jobs.contains(job),
+        }
+    }
+}
+
 /// Any error of an enforcer.
 pub type BoxedError = Box<dyn Error + Send + Sync>;
 
@@ -192,13 +220,14 @@ impl Failures {
         }
     }
 
-    /// Does this for every job, whatever comes of the others.
+    /// Does this for every job in `scope`, whatever comes of the others.
     pub fn note_each<E: Into<BoxedError>>(
         &mut self,
         jobs: &BTreeMap<Name, Assignment>,
+        scope: &Scope,
         mut make: impl FnMut(&Assignment) -> Result<(), E>,
     ) {
-        for (job, assignment) in jobs {
+        for (job, assignment) in jobs.iter().filter(|(job, _)| scope.has(job)) {
             self.note(job, make(assignment));
         }
     }
@@ -220,6 +249,11 @@ impl Failures {
     /// Whether nothing has failed.
     pub fn is_empty(&self) -> bool {
         self.of_jobs.is_empty() && self.of_all.is_none()
+    }
+
+    /// Whether `job` may not be enforced as it should be.
+    pub fn concern(&self, job: &Name) -> bool {
+        self.of_all.is_some() || self.of_jobs.contains_key(job)
     }
 
     /// Nothing, if nothing has failed.
@@ -278,7 +312,7 @@ mod tests {
         let jobs = ["a", "b", "c"].map(job);
         let jobs = BTreeMap::from(jobs.map(|assignment| (assignment.job.clone(), assignment)));
         let (mut failures, mut made) = (Failures::default(), Vec::new());
-        failures.note_each(&jobs, |assignment| match assignment.job.as_str() {
+        failures.note_each(&jobs, &Scope::All, |assignment| match assignment.job.as_str() {
             "a" => failing("no group"),
             "b" => failing("no deadlines"),
             name => {
@@ -321,7 +355,7 @@ mod tests {
     struct Counting;
 
     impl Enforcer for Counting {
-        fn reconcile(&mut self, _: &BTreeMap<Name, Assignment>) -> Result<(), Failures> {
+        fn reconcile(&mut self, _: &BTreeMap<Name, Assignment>, _: &Scope) -> Result<(), Failures> {
             Ok(())
         }
 

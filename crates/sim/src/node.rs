@@ -5,7 +5,7 @@ use crate::clock::WallClock;
 use crate::network::ConnectionId;
 use keeptime_agent::agent::{Agent, Requester};
 use keeptime_agent::book::Capacity;
-use keeptime_agent::enforcer::{BindError, BoxedError, Enforcer, Failures};
+use keeptime_agent::enforcer::{BindError, BoxedError, Enforcer, Failures, Scope};
 use keeptime_agent::store::{MemoryFile, Store};
 use keeptime_agent::wire::{JobStatus, Request, Response};
 use keeptime_engine::agents::Act;
@@ -51,10 +51,15 @@ impl Kernel {
 }
 
 impl Machine {
-    /// Jobs to be ended first, then those that change or begin.
-    fn changes(&self, wanted: &BTreeMap<Name, Assignment>) -> Vec<(Name, Option<Assignment>)> {
+    /// Jobs to be ended first, then those that change or begin; others than in `scope` are not looked at.
+    fn changes(
+        &self,
+        wanted: &BTreeMap<Name, Assignment>,
+        scope: &Scope,
+    ) -> Vec<(Name, Option<Assignment>)> {
         let ended = self.enforced.keys().filter(|job| !wanted.contains_key(*job));
-        let put = wanted.iter().filter(|(job, new)| self.enforced.get(*job) != Some(*new));
+        let put = wanted.iter().filter(|(job, _)| scope.has(job));
+        let put = put.filter(|(job, new)| self.enforced.get(*job) != Some(*new));
         let ended = ended.map(|job| (job.clone(), None));
         ended.chain(put.map(|(job, new)| (job.clone(), Some(new.clone())))).collect()
     }
@@ -70,12 +75,16 @@ impl Machine {
 }
 
 impl Enforcer for Kernel {
-    fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), Failures> {
+    fn reconcile(
+        &mut self,
+        wanted: &BTreeMap<Name, Assignment>,
+        scope: &Scope,
+    ) -> Result<(), Failures> {
         let mut machine = self.lock();
         if machine.last_words.is_some() {
             return Err(failing("the agent was killed"));
         }
-        let changes = machine.changes(wanted);
+        let changes = machine.changes(wanted, scope);
         if changes.is_empty() {
             return Ok(());
         }

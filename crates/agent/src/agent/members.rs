@@ -137,15 +137,17 @@ impl<E: Enforcer> Agent<E> {
         let Err(error) = self.reconcile_for(job) else { return Ok(()) };
         self.restraints = former;
         // The next tick tries again if this does not go back either.
-        let _ = self.reconcile();
+        let _ = self.reconcile_for(job);
         Err(BindError::Failed(error))
     }
 
     /// A connection has ended that had restrained jobs: they have all of their CPU again, unless somebody else restrains them.
     pub(crate) fn lift(&mut self, visit: &Visit) {
-        self.restraints.leave(visit.number());
-        // The next tick tries again.
-        let _ = self.reconcile();
+        let held = self.restraints.leave(visit.number());
+        // With one of them all that have changed are looked at. The next tick tries again.
+        if let Some(job) = held.first() {
+            let _ = self.reconcile_for(job);
+        }
     }
 
     /// What a job is restrained to.

@@ -27,11 +27,17 @@ impl Restraints {
         self.0.remove(job);
     }
 
-    /// A connection has ended.
-    pub fn leave(&mut self, connection: u64) {
-        for said in self.0.values_mut() {
+    /// A connection has ended; which jobs it restrained.
+    pub fn leave(&mut self, connection: u64) -> Vec<Name> {
+        let mut held = Vec::new();
+        for (job, said) in &mut self.0 {
+            let before = said.len();
             said.retain(|(other, _)| *other != connection);
+            if said.len() < before {
+                held.push(job.clone());
+            }
         }
+        held
     }
 
     /// Forgets jobs that are no longer there.
@@ -53,14 +59,15 @@ mod tests {
         let mut restraints = Restraints::default();
         restraints.add(&job, 1, half);
         restraints.add(&job, 2, half);
-        restraints.leave(1);
+        assert_eq!(restraints.leave(1), [job.clone()]);
         assert_eq!(restraints.of(&job), Some(half));
         restraints.add(&job, 3, quarter);
         restraints.add(&job, 3, quarter);
         assert_eq!(restraints.of(&job), Some(quarter));
-        restraints.leave(3);
+        assert_eq!(restraints.leave(3), [job.clone()]);
         assert_eq!(restraints.of(&job), Some(half), "the other is still there");
-        restraints.leave(2);
+        assert_eq!(restraints.leave(2), [job.clone()]);
+        assert!(restraints.leave(2).is_empty());
         assert_eq!(restraints.of(&job), None);
         restraints.add(&job, 4, half);
         restraints.clear(&job);

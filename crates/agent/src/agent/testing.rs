@@ -2,7 +2,7 @@
 
 use super::{Agent, Requester};
 use crate::book::Capacity;
-use crate::enforcer::{BindError, BoxedError, Enforcer, Failures};
+use crate::enforcer::{BindError, BoxedError, Enforcer, Failures, Scope};
 use crate::store::Store;
 use crate::wire::JobStatus;
 use keeptime_linux::started::Started;
@@ -16,11 +16,13 @@ use tempfile::TempDir;
 
 /// A kernel that holds a set of jobs, goes no further at one whose name starts with `bad`, panics at one whose name starts
 /// with `bug`, leaves out those whose names start with `odd`, and does not agree to those whose names start with `late` once
-/// something was bound to them; what was bound to which job for whom; and how often it was measured.
+/// something was bound to them; what was bound to which job for whom; how often it was measured; and how often it was looked at
+/// what it has of a job.
 #[derive(Debug, Default)]
 pub(crate) struct FakeKernel(
     pub(super) BTreeMap<Name, Assignment>,
     pub(super) Vec<(Name, Vec<u32>, Option<u32>)>,
+    pub(super) usize,
     pub(super) usize,
 );
 
@@ -29,10 +31,15 @@ impl Enforcer for FakeKernel {
         self.0.keys().cloned().collect()
     }
 
-    fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), Failures> {
+    fn reconcile(
+        &mut self,
+        wanted: &BTreeMap<Name, Assignment>,
+        scope: &Scope,
+    ) -> Result<(), Failures> {
         self.0.retain(|job, _| wanted.contains_key(job));
         let mut failures = Failures::default();
-        for (job, assignment) in wanted {
+        for (job, assignment) in wanted.iter().filter(|(job, _)| scope.has(job)) {
+            self.3 += 1;
             assert!(!job.as_str().starts_with("bug"), "a bug");
             if job.as_str().starts_with("bad") {
                 return Err(BoxedError::from(format!("no room for {job}")).into());

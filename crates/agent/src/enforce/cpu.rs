@@ -1,7 +1,7 @@
 //! What keeps a job's share of the CPU: deadlines of the kernel's, the bandwidth of its control group, or schedules
 //! from user space, whichever its processes can have; and what has no share parts what is left.
 
-use crate::enforcer::{BoxedError, Failures};
+use crate::enforcer::{BoxedError, Failures, Scope};
 use crate::shares::{
     launchers_share, leaves_idle_deadlines, limit_beside_schedules, mechanisms, part_of_rest,
     period_of,
@@ -158,6 +158,7 @@ impl CpuKeeper {
         &mut self,
         wanted: &BTreeMap<Name, Assignment>,
         node: &Group,
+        scope: &Scope,
     ) -> Result<(), Failures> {
         let taken_by = |a: &Assignment| self.kept.get(&a.job).map_or(a.cpu_ppm, |kept| kept.taken);
         let taken: u64 = wanted.values().map(|a| u64::from(taken_by(a).get())).sum();
@@ -167,17 +168,25 @@ impl CpuKeeper {
         let rest = node.rest();
         let is_idle = |rest: &Group| rest.pids().is_ok_and(|pids| pids.is_empty());
         let others = usize::from(!rest.as_ref().is_ok_and(is_idle));
-        let mut limit = |name: &str, group: Result<Group, CgroupError>, sharers| {
-            let cpu = part_of_rest(left, sharers);
-            self.limit(name, &group?, Limit { cpu, period: CPU_PERIOD, offset: None })
-        };
+        let of =
+            |sharers| Limit { cpu: part_of_rest(left, sharers), period: CPU_PERIOD, offset: None };
+        let part = of(sharers.len() + others);
         for job in &sharers {
-            let part = limit(job.as_str(), node.child(job.as_str()), sharers.len() + others);
-            failures.note(job, part);
+            if scope.has(job) || !self.has_been_given(job.as_str(), part) {
+                let group = node.child(job.as_str());
+                failures.note(job, group.and_then(|group| self.limit(job.as_str(), &group, part)));
+            }
         }
         // Somebody may come there before the next look.
-        failures.note_of_all(limit("", rest, sharers.len() + 1));
+        let part = of(sharers.len() + 1);
+        failures.note_of_all(rest.and_then(|rest| self.limit("", &rest, part)));
         failures.into_result()
+    }
+
+    /// Whether a group has this limit, if nobody else has changed it.
+    fn has_been_given(&self, name: &str, limit: Limit) -> bool {
+        let given = self.limits.get(name).map(|given| (given.cpu, given.period));
+        given == Some((limit.cpu, limit.period))
     }
 
     /// A job is over: what goes on of its processes are ordinary ones.
@@ -427,16 +436,16 @@ mod tests {
             |written: &Written| ["r1", "r2", "r3", "_rest"].map(|name| written.quota(name));
         assert_eq!(written.quota("r2"), "-1\n", "it waits for what others leave");
         written.set_processes_of_nobody("");
-        written.keeper.keep_rest(&wanted, &node).unwrap();
+        written.keeper.keep_rest(&wanted, &node, &Scope::All).unwrap();
         assert_eq!(quotas(&written), ["4000", "3000", "3000", "2000"]);
         written.set_processes_of_nobody("1\n");
-        written.keeper.keep_rest(&wanted, &node).unwrap();
+        written.keeper.keep_rest(&wanted, &node, &Scope::All).unwrap();
         assert_eq!(quotas(&written), ["4000", "2000", "2000", "2000"]);
         // One of them is given a share, and what is left is less.
         let wanted = BTreeMap::from([job("r1", 40), job("r2", 30), job("r3", 0)]);
         let group = node.child("r2").unwrap();
         written.keeper.keep(&wanted[&"r2".parse().unwrap()], &group).unwrap();
-        written.keeper.keep_rest(&wanted, &node).unwrap();
+        written.keeper.keep_rest(&wanted, &node, &Scope::All).unwrap();
         assert_eq!(quotas(&written), ["4000", "3000", "1500", "1500"]);
     }
 

@@ -1,6 +1,6 @@
 //! A node without enforcement: it keeps and tells what it was assigned.
 
-use crate::enforcer::{BindError, Enforcer, Failures};
+use crate::enforcer::{BindError, Enforcer, Failures, Scope};
 use crate::wire::JobStatus;
 use keeptime_model::assignment::Assignment;
 use keeptime_model::capability::Capabilities;
@@ -18,7 +18,7 @@ pub struct Unenforced {
 }
 
 impl Enforcer for Unenforced {
-    fn reconcile(&mut self, _wanted: &BTreeMap<Name, Assignment>) -> Result<(), Failures> {
+    fn reconcile(&mut self, _: &BTreeMap<Name, Assignment>, _: &Scope) -> Result<(), Failures> {
         Ok(())
     }
 
