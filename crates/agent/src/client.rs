@@ -260,8 +260,16 @@ impl Client {
 
 /// Says a request, and hears what is answered.
 fn exchange(stream: &mut BufReader<UnixStream>, request: &Request) -> io::Result<Response> {
-    lines::say(stream.get_mut(), request).map_err(as_late)?;
-    lines::hear(stream, RESPONSE_BYTES_MAX).map_err(as_late)
+    match lines::say(stream.get_mut(), request) {
+        // Who takes no more connections says so, and does not wait to be asked.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            lines::hear(stream, RESPONSE_BYTES_MAX).map_err(|_| error)
+        }
+        said => {
+            said.map_err(as_late)?;
+            lines::hear(stream, RESPONSE_BYTES_MAX).map_err(as_late)
+        }
+    }
 }
 
 /// Says what it means that a call on a [`bounded`] stream would have to wait longer.
@@ -334,6 +342,7 @@ mod tests {
     use keeptime_model::assignment::{AssignedFlow, FLOWS_MAX, TrafficClass};
     use keeptime_model::units::{BitsPerSecond, Bytes};
     use nix::sys::socket::Backlog;
+    use std::error::Error;
     use std::io::Write;
     use std::os::unix::net::UnixListener;
     use std::thread;
@@ -379,6 +388,26 @@ mod tests {
         assert!(said.len() < 500 * FLOWS_MAX, "{}", said.len());
         said.push(b'\n');
         assert_eq!(asked(said, |client| client.job(&status.assignment.job)).unwrap(), status);
+    }
+
+    // An agent that has no place closes before it is asked.
+    #[test]
+    fn a_refusal_that_comes_before_the_question_is_heard() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("agent.sock");
+        let agent = UnixListener::bind(&path).unwrap();
+        let ask = |said: &[u8]| {
+            let mut client = Client::connect(&path).unwrap();
+            agent.accept().unwrap().0.write_all(said).unwrap();
+            client.status().unwrap_err()
+        };
+        let refused = ask(b"{\"refused\":{\"reason\":\"full\"}}\n");
+        assert!(
+            matches!(&refused, ClientError::Refused { reason } if reason == "full"),
+            "{refused:?}"
+        );
+        let silent = ask(b"").source().unwrap().to_string();
+        assert!(silent.contains("Broken pipe"), "{silent}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::clock::now;
 use crate::enforcer::{BoxedError, Enforcer};
 use crate::lines::{self, is_timeout};
 use crate::programs::Visit;
-use crate::seats::Seats;
+use crate::seats::{Full, Seats};
 use crate::wire::{REQUEST_BYTES_MAX, Request, Response};
 use keeptime_linux::started::Started;
 use keeptime_linux::syscall::SyscallError;
@@ -79,8 +79,8 @@ pub fn serve<E: Enforcer + 'static>(
     let ticking = Arc::clone(agent);
     vital::spawn("ticks", move || tick_for_ever(&ticking)).map_err(ServeError::Thread)?;
     let trusted = Seats::new(CONNECTIONS_MAX).at_most(CONNECTIONS_MAX);
-    let [of_one, of_all] = strangers(thread::available_parallelism().map_or(1, NonZero::get));
-    let strangers = Seats::new(of_one).at_most(of_all);
+    let most = strangers(thread::available_parallelism().map_or(1, NonZero::get));
+    let strangers = Seats::new(most[0]).at_most(most[1]);
     for stream in listener.incoming() {
         // The peer sees a closed connection; there is nobody else to tell.
         let Ok((stream, user)) = stream.and_then(|s| peer(&s).map(|user| (s, user))) else {
@@ -89,7 +89,13 @@ pub fn serve<E: Enforcer + 'static>(
             continue;
         };
         let seats = if is_trusted(user) { &trusted } else { &strangers };
-        let Some(seat) = seats.take(user) else { continue };
+        let seat = match seats.try_take(user) {
+            Ok(seat) => seat,
+            Err(full) => {
+                turn_away(stream, full, if is_trusted(user) { [CONNECTIONS_MAX; 2] } else { most });
+                continue;
+            }
+        };
         let agent = Arc::clone(agent);
         let conversation = move || {
             let _seat = seat;
@@ -111,6 +117,20 @@ pub fn serve<E: Enforcer + 'static>(
 fn strangers(processors: usize) -> [usize; 2] {
     let of_one = processors.saturating_mul(STRANGER_FOR_EACH).clamp(STRANGER_MIN, STRANGER_MAX);
     [of_one, (4 * of_one).min(STRANGERS_MAX)]
+}
+
+/// Says why there is no place, where one user and all together have so many at the most. Nobody waits for who does not hear it.
+fn turn_away(mut stream: UnixStream, full: Full, [of_one, of_all]: [usize; 2]) {
+    let reason = match full {
+        Full::One => {
+            format!("connections: you have {of_one} to this node's agent, as many as one user may")
+        }
+        Full::All => format!(
+            "connections: all users have {of_all} to this node's agent, as many as they may"
+        ),
+    };
+    let said = stream.set_nonblocking(true);
+    drop(said.and_then(|()| lines::say(&mut stream, &Response::Refused { reason })));
 }
 
 fn listen(socket: &Path) -> Result<UnixListener, ServeError> {
@@ -498,6 +518,21 @@ mod tests {
         assert!(matches!(refused, Response::Refused { .. }) && !is_known, "{refused:?}");
         assert_eq!(tell(RANKS_MAX - 1), (Response::Done, true));
         assert_eq!(lock(&agent).programs().progress_of(&job()), None);
+    }
+
+    // Goal: who has as many connections as may be knows that. Method: one that is not taken is closed with a word.
+    #[test]
+    fn who_has_no_place_hears_how_many_there_are() {
+        for (full, expected) in
+            [(Full::One, "you have 64 to"), (Full::All, "all users have 256 to")]
+        {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            turn_away(theirs, full, [64, 256]);
+            let said = lines::hear(&mut BufReader::new(ours), 1_000).unwrap();
+            let is_told =
+                matches!(&said, Response::Refused { reason } if reason.contains(expected));
+            assert!(is_told, "{said:?}");
+        }
     }
 
     #[test]
