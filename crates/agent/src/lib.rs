@@ -31,6 +31,7 @@ pub mod enforcer;
 pub mod lines;
 pub mod link;
 pub mod programs;
+mod room;
 pub mod seats;
 pub mod server;
 pub mod shares;

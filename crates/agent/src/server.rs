@@ -6,6 +6,7 @@ use crate::clock::now;
 use crate::enforcer::{BoxedError, Enforcer};
 use crate::lines::{self, is_timeout};
 use crate::programs::Visit;
+use crate::room::{Line, Room};
 use crate::seats::{Full, Seats};
 use crate::wire::{REQUEST_BYTES_MAX, Request, Response};
 use keeptime_linux::started::Started;
@@ -81,6 +82,7 @@ pub fn serve<E: Enforcer + 'static>(
     let trusted = Seats::new(CONNECTIONS_MAX).at_most(CONNECTIONS_MAX);
     let most = strangers(thread::available_parallelism().map_or(1, NonZero::get));
     let strangers = Seats::new(most[0]).at_most(most[1]);
+    let room = Room::default();
     for stream in listener.incoming() {
         // The peer sees a closed connection; there is nobody else to tell.
         let Ok((stream, user)) = stream.and_then(|s| peer(&s).map(|user| (s, user))) else {
@@ -96,12 +98,12 @@ pub fn serve<E: Enforcer + 'static>(
                 continue;
             }
         };
-        let agent = Arc::clone(agent);
+        let (agent, room) = (Arc::clone(agent), room.clone());
         let conversation = move || {
             let _seat = seat;
             match requester(user) {
                 Ok(requester) => {
-                    drop(limit(&stream).and_then(|()| converse(&agent, stream, &requester)));
+                    drop(limit(&stream).and_then(|()| converse(&agent, stream, &requester, &room)));
                 }
                 // Who comes again may be known then.
                 Err(error) => tracing::warn!("a user is not let in: {error}"),
@@ -181,6 +183,7 @@ fn converse<E: Enforcer>(
     agent: &Mutex<Agent<E>>,
     stream: UnixStream,
     requester: &Requester,
+    room: &Room,
 ) -> io::Result<()> {
     let process = getsockopt(&stream, PeerCredentials)?.pid();
     let visit = lock(agent).programs().visit();
@@ -188,8 +191,8 @@ fn converse<E: Enforcer>(
     let mut lasting = Lasting { agent, visit: &visit, started, restrained };
     let mut reader = BufReader::new(stream);
     loop {
-        let mut line = Vec::new();
-        match lines::go_on(&mut reader, &mut line, REQUEST_BYTES_MAX) {
+        let mut line = Line::default();
+        match room.go_on(requester.user_id(), &mut reader, &mut line, REQUEST_BYTES_MAX) {
             Ok(false) => return Ok(()),
             Ok(true) => {}
             // Where the next one begins nobody knows: one answer, and no more.
@@ -198,12 +201,12 @@ fn converse<E: Enforcer>(
                 return lines::say(reader.get_mut(), &refused);
             }
             // What runs in a job says nothing for as long as it runs, and a rank for as long as it computes.
-            Err(error) => match is_timeout(&error) && line.is_empty() {
+            Err(error) => match is_timeout(&error) && line.text.is_empty() {
                 true if lasting.is_wanted() || visit.has_course() => continue,
                 _ => return Err(error),
             },
         }
-        let response = match serde_json::from_slice::<Request>(&line) {
+        let response = match serde_json::from_slice::<Request>(&line.text) {
             Err(error) => Response::Refused { reason: format!("not a request: {error}") },
             Ok(Request::Mpi(report)) => answer_rank(agent, &visit, report, process, requester),
             Ok(Request::Start { job }) => {
@@ -378,7 +381,7 @@ mod tests {
     ) -> (Response, T) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
-            scope.spawn(move || converse(agent, theirs, &Requester::Trusted));
+            scope.spawn(move || converse(agent, theirs, &Requester::Trusted, &Room::default()));
             let mut line = serde_json::to_vec(request).unwrap();
             line.push(b'\n');
             (&ours).write_all(&line).unwrap();
@@ -435,7 +438,7 @@ mod tests {
         let agent = agent(&directory);
         let (ours, theirs) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
-            scope.spawn(|| converse(&agent, theirs, &Requester::Trusted));
+            scope.spawn(|| converse(&agent, theirs, &Requester::Trusted, &Room::default()));
             let long = vec![b' '; REQUEST_BYTES_MAX as usize];
             (&ours).write_all(&long).unwrap();
             let _ = (&ours).write_all(b"\"status\"\n");
@@ -570,7 +573,7 @@ mod tests {
         line.push(b'\n');
         (&ours).write_all(&line).unwrap();
         thread::scope(|scope| {
-            scope.spawn(|| converse(&agent, theirs, &Requester::Trusted));
+            scope.spawn(|| converse(&agent, theirs, &Requester::Trusted, &Room::default()));
             let mut reader = BufReader::new(&ours);
             let mut answer = String::new();
             reader.read_line(&mut answer).unwrap();

@@ -21,7 +21,7 @@ pub enum Requester {
 
 impl Requester {
     /// Whose processes may be bound; nothing = everybody's.
-    pub(super) fn user_id(&self) -> Option<u32> {
+    pub(crate) fn user_id(&self) -> Option<u32> {
         match self {
             Self::Trusted => None,
             Self::User { id, .. } => Some(*id),
