@@ -26,7 +26,7 @@ impl<E: Enforcer> Agent<E> {
     ) -> Result<Name, String> {
         let Some(job) = named else {
             let found = self.enforcer.job_of(process);
-            let found = found.ok_or_else(|| format!("process {process} belongs to no job"))?;
+            let found = found.ok_or_else(|| no_job_of(process))?;
             // Its number may be that of another process by now.
             if let Requester::User { name, .. } = requester {
                 self.check_of(&found, name)?;
@@ -178,6 +178,16 @@ impl<E: Enforcer> Agent<E> {
     }
 }
 
+/// What is said of a process that is in no job's groups. The kernel tells no number (0) of one that the agent cannot see.
+fn no_job_of(process: i32) -> String {
+    match process {
+        0 => "the job of a process in another PID namespace than the agent's is not known: expected `job`, as \
+              `KEEPTIME_JOB` has programs say it"
+            .into(),
+        _ => format!("process {process} belongs to no job"),
+    }
+}
+
 fn response(bound: Result<(), BindError>) -> Response {
     bound.map_or_else(Response::from, |()| Response::Done)
 }
@@ -313,6 +323,19 @@ mod tests {
         }
         assert_eq!(agent.enforcer.0[&job].cpu_ppm, all.cpu_ppm);
         assert_eq!(agent.programs().progress_of(&job), None);
+    }
+
+    // Goal: who is in a container hears what to do. Method: what the kernel tells of a process that the agent cannot see.
+    #[test]
+    fn a_process_that_cannot_be_seen_is_told_to_name_its_job() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        let job: Name = "a".parse().unwrap();
+        assert_eq!(agent.answer(Request::Enforce(assignment("a", 9)), ROOT, at(1)), Response::Done);
+        let unseen = agent.job_for(None, 0, ROOT).unwrap_err();
+        assert!(unseen.contains("PID namespace") && unseen.contains("KEEPTIME_JOB"), "{unseen}");
+        assert_eq!(agent.job_for(None, 9, ROOT).unwrap_err(), "process 9 belongs to no job");
+        assert_eq!(agent.job_for(Some(job.clone()), 0, ROOT), Ok(job));
     }
 
     #[test]

@@ -36,6 +36,11 @@ impl Kernel {
         user: Option<u32>,
     ) -> Result<Started, BindError> {
         let number = u32::try_from(process).unwrap_or_default();
+        if number == 0 {
+            let why =
+                "a process in another PID namespace than the agent's cannot be counted to a job";
+            return Err(BindError::Refused(why.into()));
+        }
         let Some(identity) = self.bindable(job, &[number], user)?.pop() else {
             return Err(BindError::Refused(format!("process {process} has ended")));
         };
