@@ -1,10 +1,8 @@
-//! What passed, was dropped and was held back, by class and by interface. Counters only grow,
-//! and start at 0 with the class or the interface.
+//! What passed, was dropped and was held back, by class. Counters only grow, and start at 0 with the class.
 
 use crate::netlink::{NetlinkError, RawReply, Socket};
 use crate::tc::{Handle, attributes, dump, u32_of, u64_of};
 use netlink_packet_route::RouteNetlinkMessage as M;
-use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::tc::TcMessage;
 use std::collections::BTreeMap;
 
@@ -23,28 +21,6 @@ pub struct ClassCounters {
     pub backlog_bytes: u64,
 }
 
-/// What happened at one interface since it was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct InterfaceCounters {
-    /// What it sent.
-    pub sent: DirectionCounters,
-    /// What it received.
-    pub received: DirectionCounters,
-}
-
-/// One direction of an interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct DirectionCounters {
-    /// Bytes, headers included.
-    pub bytes: u64,
-    /// Packets; one of many segments can count as one.
-    pub packets: u64,
-    /// Thrown away.
-    pub drops: u64,
-    /// Damaged.
-    pub errors: u64,
-}
-
 /// Counters of the classes of the tree with handle `major`, by minor number. One system call for
 /// each 32 KiB of classes.
 ///
@@ -59,41 +35,6 @@ pub fn class_counters(
     let classes = dump(socket, &request)?;
     let ours = classes.iter().filter_map(class_of).filter(|(handle, _)| handle.major == major);
     Ok(ours.map(|(handle, counters)| (handle.minor, counters)).collect())
-}
-
-/// Counters of an interface.
-///
-/// # Errors
-/// See [`NetlinkError`]; without them (no driver lacks them) all are 0.
-pub fn interface_counters(
-    socket: &mut Socket,
-    ifindex: u32,
-) -> Result<InterfaceCounters, NetlinkError> {
-    let mut request = LinkMessage::default();
-    request.header.index = ifindex;
-    let links = socket.request(M::GetLink(request), 0)?;
-    let stats = links.into_iter().find_map(|link| match link {
-        M::NewLink(link) => link.attributes.into_iter().find_map(|attribute| match attribute {
-            LinkAttribute::Stats64(stats) => Some(stats),
-            _ => None,
-        }),
-        _ => None,
-    });
-    let Some(stats) = stats else { return Ok(InterfaceCounters::default()) };
-    Ok(InterfaceCounters {
-        sent: DirectionCounters {
-            bytes: stats.tx_bytes,
-            packets: stats.tx_packets,
-            drops: stats.tx_dropped,
-            errors: stats.tx_errors,
-        },
-        received: DirectionCounters {
-            bytes: stats.rx_bytes,
-            packets: stats.rx_packets,
-            drops: stats.rx_dropped,
-            errors: stats.rx_errors,
-        },
-    })
 }
 
 fn class_of(reply: &RawReply) -> Option<(Handle, ClassCounters)> {

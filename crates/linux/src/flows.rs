@@ -20,14 +20,12 @@ use netlink_packet_route::link::{LinkLayerType, LinkMessage};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use thiserror::Error;
 
 /// Which packets: those of sockets of one cgroup, to one address or to any that has no entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowKey {
-    /// The kernel's number of the job's cgroup, see [`cgroup_id`].
+    /// The kernel's number of the job's cgroup: the inode of its directory in the v2 hierarchy (64-bit kernels).
     pub cgroup_id: u64,
     /// Nothing stands for every address without an entry of its own, all of IPv6 among them.
     pub destination: Option<Ipv4Addr>,
@@ -143,20 +141,6 @@ pub fn diff(wanted: &FlowTable, observed: &FlowTable) -> Vec<FlowOp> {
         true => set.chain(gone).collect(),
         false => gone.chain(set).collect(),
     }
-}
-
-/// The kernel's number of a v2 cgroup: the inode number of its directory (64-bit kernels).
-///
-/// # Errors
-/// If the directory cannot be looked at.
-pub fn cgroup_id(directory: &Path) -> std::io::Result<u64> {
-    std::fs::metadata(directory).map(|metadata| metadata.ino())
-}
-
-/// How deep a cgroup is below the root of its hierarchy; nothing if it is not below it.
-pub fn cgroup_level(root: &Path, directory: &Path) -> Option<u32> {
-    let below = directory.strip_prefix(root).ok()?;
-    u32::try_from(below.components().count()).ok()
 }
 
 impl Flows {
@@ -490,14 +474,6 @@ mod tests {
         assert!(!is_current(Some("keeptime_flows")));
         assert!(is_current(Some(PROGRAM)) && is_current(None));
         assert_eq!(PROGRAM.len(), 15, "what a kernel cuts off would never be found again");
-    }
-
-    #[test]
-    fn level_counts_directories_below_the_root() {
-        let root = Path::new("/sys/fs/cgroup/unified");
-        assert_eq!(cgroup_level(root, &root.join("keeptime/job-1")), Some(2));
-        assert_eq!(cgroup_level(root, root), Some(0));
-        assert_eq!(cgroup_level(root, Path::new("/elsewhere")), None);
     }
 
     fn any_table() -> impl Strategy<Value = FlowTable> {

@@ -78,15 +78,6 @@ impl NetlinkError {
             _ => None,
         }
     }
-
-    /// True if the same request can succeed later without any change to it.
-    pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Unstable { .. })
-            || matches!(
-                self.errno(),
-                Some(Errno::EAGAIN | Errno::EBUSY | Errno::EINTR | Errno::ENOBUFS | Errno::ENOMEM)
-            )
-    }
 }
 
 /// One message of an answer that is not decoded: its type (`RTM_…`) and what follows the header.

@@ -1,7 +1,6 @@
 //! The flow program in the kernel: what it does to packets, and how it outlives its agent.
 // The helpers below are tests too.
 #![allow(clippy::unwrap_used)]
-use keeptime_linux::counters::interface_counters;
 use keeptime_linux::egress::{BEST_EFFORT_MINOR, FLOW_MINOR_MIN, Flow, Link};
 use keeptime_linux::flows::{
     ControlCgroup, FlowKey, FlowMark, FlowOp, FlowTable, Flows, Settings, diff,
@@ -216,11 +215,6 @@ fn marks_are_given_to_flows_and_taken_from_everybody_else() {
     });
     assert_eq!(tos_after(&rig, Some(directory.as_path()), 48 << 2), 48 << 2);
     assert_eq!(tos_after(&rig, None, 48 << 2), 0);
-    let sent = rig.node(0).run(|| {
-        let index = nix::net::if_::if_nametoindex("eth0").unwrap();
-        interface_counters(&mut Socket::open().unwrap(), index).unwrap().sent
-    });
-    assert!(sent.packets >= 7 && sent.drops == 0, "{sent:?}");
 }
 
 // Goal: IPv6 is no way around: EF and CS6 that nobody reserved are removed there too, the congestion bits and other marks

@@ -7,7 +7,7 @@
 
 use crate::counters::{ClassCounters, class_counters};
 use crate::egress::{CONTROL_MINOR, Flow, Link, plan, switch_port};
-use crate::flows::{self, FlowTable, Flows, Settings, cgroup_id, cgroup_level};
+use crate::flows::{self, FlowTable, Flows, Settings};
 use crate::link::set_segments_max;
 use crate::netlink::Socket;
 use crate::police::{self, Policed, Policer};
@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -111,8 +112,8 @@ impl Rig {
     pub fn job(&self, name: &str) -> Result<(PathBuf, u64), String> {
         let directory = self.jobs.base.join(name);
         std::fs::create_dir_all(&directory)
-            .and_then(|()| cgroup_id(&directory))
-            .map(|id| (directory.clone(), id))
+            .and_then(|()| std::fs::metadata(&directory))
+            .map(|found| (directory.clone(), found.ino()))
             .map_err(|error| format!("{}: {error}", directory.display()))
     }
 
@@ -139,7 +140,7 @@ impl Rig {
     pub fn enforce(&self, node: usize, flows: &[Flow]) -> Result<(), String> {
         let (link, flows) = (self.link.clone(), flows.to_vec());
         let settings = Settings {
-            job_level: self.jobs.level(),
+            job_level: JOB_LEVEL,
             control: None,
             control_class: Some(Handle { major: TREE_MAJOR, minor: CONTROL_MINOR }),
             major: TREE_MAJOR,
@@ -389,10 +390,6 @@ impl JobCgroups {
         Ok(Self { root, base })
     }
 
-    fn level(&self) -> u32 {
-        cgroup_level(&self.root, &self.base).map_or(0, |level| level + 1)
-    }
-
     /// A socket belongs to the cgroup that its maker was in: so go there, make it, come back.
     /// One at a time, since it takes the whole process along.
     fn inside<R>(&self, directory: &Path, make: impl FnOnce() -> R) -> R {
@@ -491,5 +488,7 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
+/// Jobs have groups right inside of that of their rig, which is right below the root of the hierarchy.
+const JOB_LEVEL: u32 = 2;
 const CHUNK_BYTES: usize = 64 * 1024;
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
