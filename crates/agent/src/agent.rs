@@ -22,7 +22,7 @@ use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::units::WallTime;
 use restraints::Restraints;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// One node's agent.

@@ -289,7 +289,7 @@ impl Progress {
             {
                 return Some(Some(done));
             }
-            let Some(most) = most else { return None };
+            let most = most?;
             if counted.is_none()
                 && (round >= ROUNDS_UNCOUNTED || SPINNING.load(Relaxed) >= self.cores)
             {
