@@ -198,10 +198,16 @@ mod tests {
         assert_eq!(looks(&mut agent, |agent| agent.tick(at(1)).unwrap()), 20);
         let job: Name = "r3".parse().unwrap();
         let bind = Request::Bind { job: job.clone(), processes: vec![9] };
-        assert_eq!(looks(&mut agent, done(bind, 1)), 1);
-        let cpu_ppm = CpuPpm::new(100);
-        let restrain = Request::Restrain { job: job.clone(), cpu_ppm };
-        assert_eq!(looks(&mut agent, done(restrain, 1)), 1);
+        // Before somebody is moved, and after.
+        assert_eq!(looks(&mut agent, done(bind, 1)), 2);
+        let visit = agent.programs().visit();
+        let restrain = |agent: &mut Agent<FakeKernel>| {
+            let cpu = CpuPpm::new(100);
+            assert_eq!(agent.restrain(&job, cpu, &visit, ROOT, at(1)), Response::Done);
+        };
+        assert_eq!(looks(&mut agent, restrain), 1);
+        assert_eq!(looks(&mut agent, |agent| agent.lift(&visit)), 1);
+        assert_eq!(looks(&mut agent, |agent| agent.lift(&visit)), 0);
         assert_eq!(looks(&mut agent, done(Request::Withdraw { job }, 1)), 0);
         for later in [small("ends", 1, 5), small("begins", 5, 9)] {
             assert_eq!(agent.answer(Request::Enforce(later), ROOT, at(1)), Response::Done);
