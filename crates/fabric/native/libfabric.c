@@ -1,5 +1,5 @@
 /* Frames over libfabric: reliable datagram endpoints, one for each connection, of the provider that the
- * library thinks best for the network (or that FI_PROVIDER names). */
+ * library thinks best for the network (or that FI_PROVIDER names), among those that can be opened. */
 #include "native.h"
 
 #include <rdma/fabric.h>
@@ -10,6 +10,7 @@
 #include <rdma/fi_errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* The interface that is asked for. A library that is older refuses to be asked for more than it has; all that is used here
  * has been in it since 1.5. */
@@ -18,7 +19,8 @@
 
 struct native_end {
     native_slots slots;
-    struct fi_info *info;
+    /* All that the library offers, the best first, and what of it is open. */
+    struct fi_info *offers, *info;
     struct fid_fabric *fabric;
     struct fid_domain *domain;
     struct fid_cq *queue;
@@ -43,7 +45,7 @@ static uint32_t interface_of_library(void)
     return own < newest ? own : newest;
 }
 
-static int find_provider(native_end *end, const char *address)
+static int find_providers(native_end *end, const char *address)
 {
     const uint32_t interface = interface_of_library();
     struct fi_info *hints = fi_allocinfo();
@@ -60,10 +62,10 @@ static int find_provider(native_end *end, const char *address)
     hints->tx_attr->op_flags = FI_TRANSMIT_COMPLETE;
     hints->domain_attr->threading = FI_THREAD_DOMAIN;
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_ALLOCATED | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY;
-    failed = fi_getinfo(interface, address, NULL, FI_SOURCE, hints, &end->info);
+    failed = fi_getinfo(interface, address, NULL, FI_SOURCE, hints, &end->offers);
     /* Networks that are no IP networks know no such address. */
     if (failed)
-        failed = fi_getinfo(interface, NULL, NULL, 0, hints, &end->info);
+        failed = fi_getinfo(interface, NULL, NULL, 0, hints, &end->offers);
     fi_freeinfo(hints);
     return failed;
 }
@@ -105,73 +107,114 @@ static int register_slots(native_end *end)
                      &end->registered, NULL);
 }
 
+static void close_network(native_end *end)
+{
+    /* In an order in which nothing is closed that another one uses. */
+    struct fid *opened[] = {
+        end->endpoint ? &end->endpoint->fid : NULL,     end->registered ? &end->registered->fid : NULL,
+        end->addresses ? &end->addresses->fid : NULL,   end->queue ? &end->queue->fid : NULL,
+        end->domain ? &end->domain->fid : NULL,         end->fabric ? &end->fabric->fid : NULL,
+    };
+    for (size_t i = 0; i < sizeof opened / sizeof opened[0]; i++)
+        if (opened[i])
+            fi_close(opened[i]);
+    end->endpoint = NULL;
+    end->registered = NULL;
+    end->addresses = NULL;
+    end->queue = NULL;
+    end->domain = NULL;
+    end->fabric = NULL;
+}
+
 static void close_end(native_end *end)
 {
-    if (end->endpoint)
-        fi_close(&end->endpoint->fid);
-    if (end->registered)
-        fi_close(&end->registered->fid);
-    if (end->addresses)
-        fi_close(&end->addresses->fid);
-    if (end->queue)
-        fi_close(&end->queue->fid);
-    if (end->domain)
-        fi_close(&end->domain->fid);
-    if (end->fabric)
-        fi_close(&end->fabric->fid);
-    if (end->info)
-        fi_freeinfo(end->info);
+    close_network(end);
+    if (end->offers)
+        fi_freeinfo(end->offers);
     free(end);
+}
+
+/* What is open when this fails is left to `close_network`. */
+static int open_network(native_end *end, struct fi_info *info, const char **step)
+{
+    int failed;
+    end->info = info;
+    *step = "opening its network";
+    failed = fi_fabric(info->fabric_attr, &end->fabric, NULL);
+    if (!failed)
+        failed = fi_domain(end->fabric, info, &end->domain, NULL);
+    if (!failed) {
+        *step = "opening a queue";
+        failed = open_queue(end);
+    }
+    if (!failed) {
+        *step = "opening an endpoint";
+        failed = open_endpoint(end);
+    }
+    if (!failed) {
+        *step = "registering memory";
+        failed = register_slots(end);
+    }
+    return failed;
 }
 
 static native_end *open_end(const char *address, const native_slots *slots, char *why, size_t why_size)
 {
     native_end *end = calloc(1, sizeof *end + 2 * (size_t)slots->of_each * sizeof end->contexts[0]);
-    const char *step = "no memory";
+    const char *step;
     int failed = -FI_ENOMEM;
     if (end) {
         end->slots = *slots;
-        step = "finding a provider";
-        failed = find_provider(end, address);
+        failed = find_providers(end, address);
     }
-    if (!failed) {
-        step = "opening its network";
-        failed = fi_fabric(end->info->fabric_attr, &end->fabric, NULL);
+    if (failed) {
+        snprintf(why, why_size, "finding a provider: %s", fi_strerror(abs(failed)));
+        free(end);
+        return NULL;
     }
-    if (!failed)
-        failed = fi_domain(end->fabric, end->info, &end->domain, NULL);
-    if (!failed) {
-        step = "opening a queue";
-        failed = open_queue(end);
+    /* The library offers RDMA also where a card has not the queues that its provider asks for then. */
+    for (struct fi_info *info = end->offers; info; info = info->next) {
+        failed = open_network(end, info, &step);
+        if (!failed)
+            return end;
+        if (info == end->offers)
+            snprintf(why, why_size, "%s, %s: %s", info->fabric_attr->prov_name, step,
+                     fi_strerror(abs(failed)));
+        close_network(end);
     }
-    if (!failed) {
-        step = "opening an endpoint";
-        failed = open_endpoint(end);
-    }
-    if (!failed) {
-        step = "registering memory";
-        failed = register_slots(end);
-    }
-    if (!failed)
-        return end;
-    snprintf(why, why_size, "%s: %s", step, fi_strerror(abs(failed)));
-    if (end)
-        close_end(end);
+    close_end(end);
     return NULL;
 }
 
+static const char *provider(const native_end *end)
+{
+    return end->info->fabric_attr->prov_name;
+}
+
+/* Behind its provider's name: addresses of several look alike, and lead nowhere from another one. */
 static long address(native_end *end, void *bytes, size_t most)
 {
-    size_t length = most;
-    int failed = fi_getname(&end->endpoint->fid, bytes, &length);
-    return failed ? failed : (long)length;
+    size_t name = strlen(provider(end)) + 1, length;
+    int failed;
+    if (name > most)
+        return -FI_ETOOSMALL;
+    memcpy(bytes, provider(end), name);
+    length = most - name;
+    failed = fi_getname(&end->endpoint->fid, (char *)bytes + name, &length);
+    return failed ? failed : (long)(name + length);
 }
 
 static int connect_end(native_end *end, const void *bytes, size_t length)
 {
-    /* How long an address is follows from what the library chose: the other end has to have chosen alike. */
-    if (length != end->info->src_addrlen)
+    size_t name = strnlen(bytes, length);
+    if (name == length)
         return -FI_EADDRNOTAVAIL;
+    if (strcmp(bytes, provider(end)))
+        return 1;
+    /* How long an address is follows from what the library chose: the other end has to have chosen alike. */
+    if (length - name - 1 != end->info->src_addrlen)
+        return -FI_EADDRNOTAVAIL;
+    bytes = (const char *)bytes + name + 1;
     return fi_av_insert(end->addresses, bytes, 1, &end->peer, 0, NULL) == 1 ? 0 : -FI_EADDRNOTAVAIL;
 }
 

@@ -30,11 +30,12 @@ typedef struct {
 
 typedef struct {
     /* A new end on the network of `address`, an IP address, where the library chooses by that. On failure
-     * nothing, with the reason in `why`. `slots` stay where they are until `close`. */
+     * nothing, with the reason in `why`; otherwise that is why not the network that the library thinks best, or
+     * empty as it was. `slots` stay where they are until `close`. */
     native_end *(*open)(const char *address, const native_slots *slots, char *why, size_t why_size);
     /* Writes how the other end calls this one. Returns its length; `most` is what there is room for. */
     long (*address)(native_end *end, void *bytes, size_t most);
-    /* From what the other end's `address` wrote. Only then may be sent. */
+    /* From what the other end's `address` wrote. Only after 0 may be sent; 1: the other end is on another network. */
     int (*connect)(native_end *end, const void *bytes, size_t length);
     /* Slots are filled in the order in which they were given. */
     int (*receive)(native_end *end, uint32_t slot);

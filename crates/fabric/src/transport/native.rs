@@ -8,6 +8,8 @@
 //!
 //! Who is called and has not the library, or no network of it, says so by an empty address. Then frames go on the
 //! connection over TCP, on which they have met. Mostly the directory has told so before, and the call is one over TCP.
+//! Two ends for which the library has chosen different networks, as where one node alone has RDMA, both see that by the
+//! other's address, and do the same.
 
 mod address;
 mod library;
@@ -342,16 +344,18 @@ impl NativeReceiver {
             Heard::Whole if self.told.address().is_empty() => self.go_without(state)?,
             Heard::Whole => {
                 let address = address::heard(state.end.library(), self.told.address())?;
-                state.end.connect(address)?;
+                if !state.end.connect(address)? {
+                    self.go_without(state)?;
+                }
             }
         }
         Ok(())
     }
 
-    /// The other end has not the library: what was to be sent by it, and all that follows, goes on the connection over TCP.
+    /// The other end has not the library, or is on another of its networks, and goes without as well: what was to be sent by it, and all that follows, goes on the connection over TCP.
     fn go_without(&mut self, state: &mut State) -> Result<(), Broken> {
         let name = state.end.library().name();
-        tracing::warn!("the other end has no {name}: it is met over TCP");
+        tracing::warn!("the other end has no {name}, or another network of it: it is met over TCP");
         let failed = |error: io::Error| Broken::Library(format!("{name}, going without: {error}"));
         let stream = self.shared.stream.try_clone().map_err(failed)?;
         let ends = tcp::ends_after(stream, state.end.take_waiting()).map_err(failed)?;
@@ -661,6 +665,51 @@ mod tests {
                     assert!(broken.to_string().contains("no address"), "{library:?}: {broken}");
                 }
             }
+        }
+
+        /// Not a test: the process that `ends_on_different_networks…` starts, which sends back what it gets.
+        #[test]
+        #[cfg(feature = "libfabric")]
+        fn peer_process() {
+            let Ok(address) = std::env::var("FABRIC_TEST_PEER") else { return };
+            let stream = TcpStream::connect(address).unwrap();
+            let mut own = ends(Library::Libfabric, stream).unwrap();
+            let mut got = Collected::default();
+            while got.0.is_empty() {
+                own.receiver.poll(&mut got).unwrap();
+            }
+            let (head, payload) = &got.0[0];
+            assert_ne!(own.sender.send(&head.encode(), payload), Ok(Sent::Full));
+            let end = read_all(&mut *own.receiver, &mut got);
+            assert_eq!(end, Broken::Closed);
+        }
+
+        /// Goal: where the library's best network cannot be opened the next one is, and two ends that have come to different
+        /// ones meet. Method: the other end is a process with two providers, of which the first has no queue of the kind
+        /// that is asked for. Here the library has another one first.
+        #[test]
+        #[cfg(feature = "libfabric")]
+        fn ends_on_different_networks_of_the_library_meet_over_tcp() {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let name = module_path!().split_once("::").unwrap().1;
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", &format!("{name}::peer_process")])
+                .env("FABRIC_TEST_PEER", listener.local_addr().unwrap().to_string())
+                .env("FI_PROVIDER", "udp,sockets")
+                .spawn()
+                .unwrap();
+            let mut own = ends(Library::Libfabric, listener.accept().unwrap().0).unwrap();
+            let (head, payload) = message(1, 50_000);
+            assert_ne!(own.sender.send(&head.encode(), &payload), Ok(Sent::Full));
+            let (mut got, start) = (Collected::default(), Instant::now());
+            while got.0.is_empty() {
+                own.receiver.poll(&mut got).unwrap();
+                own.sender.flush().unwrap();
+                assert!(start.elapsed() < LONG, "it does not come back");
+            }
+            assert!(got.0 == [(head, payload)]);
+            drop(own);
+            assert!(child.wait().unwrap().success());
         }
 
         #[test]

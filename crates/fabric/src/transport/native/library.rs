@@ -135,12 +135,15 @@ impl End {
         let opened = without_signals(|| unsafe {
             (table.open)(address.as_ptr(), &raw const slots, why.as_mut_ptr().cast(), why.len())
         });
+        let why = CStr::from_bytes_until_nul(&why).unwrap_or_default().to_string_lossy();
         let Ok(Some(raw)) = opened.map(NonNull::new) else {
             // SAFETY: leaked above, and the library has not taken it.
             drop(unsafe { Box::from_raw(memory.as_ptr()) });
-            let why = CStr::from_bytes_until_nul(&why).unwrap_or_default().to_string_lossy();
             return Err(io::Error::other(format!("{name}: {why}")));
         };
+        if !why.is_empty() {
+            tracing::warn!(%why, "{name}: not over the network that it thinks best");
+        }
         let slots = Slots::new();
         let (connected, waiting) = (false, VecDeque::new());
         let mut end = Self { library, table, raw, memory, slots, connected, waiting };
@@ -185,19 +188,20 @@ impl End {
         unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().map(Some)
     }
 
-    /// The other end is at `address`, which an end has told. Until then what is sent stays in its slots.
+    /// The other end is at `address`, which an end has told. Until then what is sent stays in its slots. Returns whether
+    /// it can be reached: both ends may have chosen different networks, and then both hear of it.
     ///
     /// # Errors
     /// If it is no address of this library.
-    pub fn connect(&mut self, address: &[u8]) -> Result<(), Broken> {
+    pub fn connect(&mut self, address: &[u8]) -> Result<bool, Broken> {
         // SAFETY: as many bytes as is said.
         let result = without_signals(|| unsafe {
             (self.table.connect)(self.raw.as_ptr(), address.as_ptr().cast(), address.len())
         });
         let result = result.map_err(|error| Broken::Library(error.to_string()))?;
-        self.checked("connecting", result)?;
-        self.connected = true;
-        self.send_waiting()
+        self.connected = self.checked("connecting", result)? == 0;
+        self.send_waiting()?;
+        Ok(self.connected)
     }
 
     /// Whether the other end is known.
