@@ -27,7 +27,7 @@ JOBS ?= $(shell nproc)
 # Where Debian has what the plugin for Slurm is built with.
 SPANK = /usr/include/slurm/spank.h
 
-.PHONY: help build rust deps ready workloads slurm-plugin mpi-library demo test lint ci bench bench-enforce bench-first-light \
+.PHONY: help build rust deps ready workloads slurm-plugin mpi-library demo test test-machine lint ci bench bench-enforce bench-first-light \
         bench-plan bench-calendar bench-pools bench-balancers bench-sites bench-testbed bench-ledger bench-broker bench-door bench-fabric bench-regions \
         bench-control bench-deadline bench-sim bench-rate eval-time-sharing eval-sites bench-mpi eval-mpich-gq eval-middleware eval-rocl bench-profiler bench-isolation \
         bench-cpu soak soak-calls install install-fabric deb uninstall clean deps-build
@@ -71,6 +71,9 @@ demo: build workloads ## From a goal to a kept promise, on a lab of 4 nodes (roo
 
 test: rust deps workloads ## Run every test; those that need root say so where they cannot run
 	@scripts/test
+
+test-machine: build ## The package, its units and limits on a machine of its own, with systemd and cgroup v2 alone (root, QEMU; 15 minutes where that emulates)
+	@CARGO='$(CARGO)' BUILT='$(BUILT)' scripts/machine
 
 soak: build ## Simulated clusters in which everything goes wrong, on every processor (SOAK_MINUTES=10)
 	@$(KEEPTIME)-soak --minutes $(SOAK_MINUTES)

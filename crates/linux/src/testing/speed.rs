@@ -1,4 +1,4 @@
-//! Whether this machine is as fast as machines are, and always there: where it is not, no rate and no time can be shown.
+//! Whether this machine is as fast as machines are, and always there: where it is not, or is a program, no rate and no time can be shown.
 
 use std::hint::black_box;
 use std::sync::OnceLock;
@@ -22,6 +22,10 @@ const MOST_STILL: f64 = 0.1;
 
 /// An error that says how slow it is. Measured once in a process, in half a second.
 pub(super) fn probe() -> Result<(), String> {
+    let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    if is_emulated(&processors) {
+        return Err("this machine is emulated: it is no measure of time".into());
+    }
     static MEASURED: OnceLock<(Duration, f64)> = OnceLock::new();
     let (read, still) = *MEASURED.get_or_init(|| (one_read(), time_still()));
     if read > SLOWEST_READ {
@@ -37,6 +41,11 @@ pub(super) fn probe() -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Whether a program plays these processors, by what `/proc/cpuinfo` calls them: the time that an instruction takes is any then.
+fn is_emulated(processors: &str) -> bool {
+    processors.lines().any(|line| line.starts_with("model name") && line.contains("QEMU TCG"))
 }
 
 /// The part of the time that passes while nobody runs, by how late those are woken who sleep.
@@ -82,6 +91,14 @@ mod tests {
     fn a_read_is_slower_than_the_cache_and_faster_than_a_disk() {
         let read = one_read();
         assert!(read > Duration::from_nanos(1) && read < Duration::from_millis(1), "{read:?}");
+    }
+    #[test]
+    fn emulated_processors_are_known_by_their_name() {
+        let named = |name: &str| is_emulated(&format!("processor\t: 0\nmodel name\t: {name}\n"));
+        assert!(named("QEMU TCG CPU version 2.5+"));
+        // Real ones, in a virtual machine that was given no better name.
+        assert!(!named("QEMU Virtual CPU version 2.5+"));
+        assert!(!named("AMD EPYC 7B13"));
     }
     #[test]
     fn a_machine_stands_still_for_a_part_of_the_time() {
