@@ -27,12 +27,13 @@
 #define LOAD_SEQUENCE(x) READ_ONCE(x)
 #endif
 
+/* Sizes and no types: until Linux 6.1 at least, the kernel takes memory that was made without types (regions.rs) for another kind of map. */
 struct region_memory {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);	/* each region has as many as it needs */
 	__uint(map_flags, BPF_F_MMAPABLE | BPF_F_INNER_MAP);
-	__type(key, __u32);
-	__type(value, struct region_slot);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct region_slot));
 } nothing SEC(".maps");	/* in place of those that are gone: its key is 0 */
 
 struct {
