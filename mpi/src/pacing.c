@@ -27,7 +27,7 @@ struct past {
 	uint64_t cookie; /* the kernel's number of the socket: a descriptor may be another's by now */
 	uint64_t sent;   /* bytes, when it was looked at last */
 	int64_t sent_at; /* nanoseconds, when that had grown */
-	bool is_paced, is_idle;
+	bool is_paced;
 };
 
 static struct past pasts[1 << 17];
@@ -141,9 +141,8 @@ static void set_pace(int descriptor, unsigned long bytes_per_second)
 }
 
 /* Whether it is idle. */
-static bool look_at(int descriptor, int64_t time)
+static bool look_at(int descriptor, struct past *past, int64_t time)
 {
-	struct past *past = past_of(descriptor);
 	struct tcp_info info = {0};
 	socklen_t size = sizeof info;
 
@@ -154,33 +153,35 @@ static bool look_at(int descriptor, int64_t time)
 		past->sent = info.tcpi_bytes_sent;
 		past->sent_at = time;
 	}
-	past->is_idle = time - past->sent_at >= IDLE_AFTER;
-	return past->is_idle;
+	return time - past->sent_at >= IDLE_AFTER;
 }
 
-/* Of one connection, in bytes a second. All together have what their destination has, whoever of them sends. A connection
- * may have become another since they were counted. */
+/* Of one connection, in bytes a second. All together have what their destination has, whoever of them sends. */
 static uint64_t share_of(const struct destination *to, bool is_idle)
 {
 	uint64_t bytes = to->bits_per_second / 8;
 	uint64_t kept = !to->idle ? 0 : to->busy ? bytes / IDLE_PART : bytes;
-	uint64_t part = is_idle ? kept : bytes - kept, among = is_idle ? to->idle : to->busy;
+	uint64_t share = is_idle ? kept / to->idle : (bytes - kept) / to->busy;
 
-	return among && part / among > PACE_BYTES_MIN ? part / among : PACE_BYTES_MIN;
+	return share > PACE_BYTES_MIN ? share : PACE_BYTES_MIN;
 }
 
-static void pace(int descriptor, const struct destination *to)
-{
-	struct past *past = past_of(descriptor);
+/* A connection with what is known of it, where it leads to if that is paced, and whether it is idle. */
+struct looked_at {
+	int descriptor;
+	struct past *past;
+	struct destination *to;
+	bool is_idle;
+};
 
-	if (to)
-		set_pace(descriptor, share_of(to, past && past->is_idle));
-	else if (past && past->is_paced)
-		set_pace(descriptor, NOT_PACED);
-	if (past) {
-		past->is_paced = to;
-		past->is_idle &= past->is_paced;
-	}
+static void pace(const struct looked_at *connection)
+{
+	if (connection->to)
+		set_pace(connection->descriptor, share_of(connection->to, connection->is_idle));
+	else if (connection->past && connection->past->is_paced)
+		set_pace(connection->descriptor, NOT_PACED);
+	if (connection->past)
+		connection->past->is_paced = connection->to;
 }
 
 void pacing_apply(const struct pace *paces, int count, int64_t time)
@@ -188,15 +189,22 @@ void pacing_apply(const struct pace *paces, int count, int64_t time)
 	struct destination *destinations = destinations_of(paces, count);
 	struct connection *all = NULL;
 	int connections = destinations ? pacing_connections(&all) : 0;
+	struct looked_at *looked_at = calloc((size_t)connections + 1, sizeof *looked_at);
 
-	for (int at = 0; at < connections; at++) {
-		struct destination *to = destination_of(&all[at], destinations, count);
+	for (int at = 0; looked_at && at < connections; at++) {
+		struct looked_at *one = &looked_at[at];
 
-		if (to)
-			*(look_at(all[at].descriptor, time) ? &to->idle : &to->busy) += 1;
+		one->descriptor = all[at].descriptor;
+		one->past = past_of(one->descriptor);
+		one->to = destination_of(&all[at], destinations, count);
+		if (!one->to)
+			continue;
+		one->is_idle = look_at(one->descriptor, one->past, time);
+		*(one->is_idle ? &one->to->idle : &one->to->busy) += 1;
 	}
-	for (int at = 0; at < connections; at++)
-		pace(all[at].descriptor, destination_of(&all[at], destinations, count));
+	for (int at = 0; looked_at && at < connections; at++)
+		pace(&looked_at[at]);
+	free(looked_at);
 	free(all);
 	free(destinations);
 }

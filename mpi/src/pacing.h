@@ -15,8 +15,8 @@ struct pace {
 
 /* Paces the connections that are open now; those that were paced and are not any more are set free. What an
  * address has is divided among those to it that sent within a second before `time` (nanoseconds of a clock that
- * is not set); the others keep a 32nd of it. To be repeated while connections may be opened or fall idle: two
- * system calls a connection, and three more for each that is paced. For one thread at a time. */
+ * is not set); the others keep a 32nd of it. To be repeated while connections may be opened or fall idle: four
+ * system calls a connection, and two or three more for each that is paced. For one thread at a time. */
 void pacing_apply(const struct pace *paces, int count, int64_t time);
 
 /* Addresses to which more was sent, and acknowledged, than what connecting takes; at most `capacity`, each
