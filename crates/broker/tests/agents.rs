@@ -6,7 +6,7 @@ mod world;
 
 use keeptime_agent::link::{FromAgent, ToAgent, VERSION};
 use keeptime_broker::agents::{Hub, Reception, Speaker};
-use keeptime_broker::core::{Core, now};
+use keeptime_broker::core::{Core, CoreError, Handle, now};
 use keeptime_engine::call::Reason;
 use keeptime_engine::{Call, CallError, Caller, Cluster, Policy};
 use keeptime_ledger::{Fault, MemoryDisk, MemoryLedger, Writer};
@@ -19,6 +19,7 @@ use keeptime_mpiqos::wire::{Ask, AskState, Communicator, RankAnswer, RankState, 
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::io::{
     AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf,
@@ -92,6 +93,29 @@ fn hello(not_enforced: Vec<String>, processor: Option<String>) -> FromAgent {
     }
 }
 
+/// A broker of one node, in a thread of its own.
+struct Running {
+    hub: Arc<Hub>,
+    handle: Handle,
+    reception: Reception,
+    thread: JoinHandle<Result<(), CoreError>>,
+}
+
+impl Running {
+    /// Recording there.
+    fn on(disk: &MemoryDisk) -> Self {
+        let topology = Topology::from_toml(&topology(1)).unwrap();
+        let cluster = Cluster::new(topology.clone(), |rate| rate).unwrap();
+        let writer = Writer::start(MemoryLedger::open(disk).unwrap()).unwrap();
+        let (hub, policy) = (Arc::new(Hub::default()), Policy::default());
+        let lease = policy.agent_lease_nanos;
+        let (core, handle, ..) = Core::new(cluster, policy, writer, Arc::clone(&hub)).unwrap();
+        let thread = std::thread::spawn(move || core.run());
+        let reception = Reception::new(Arc::clone(&hub), handle.clone(), &topology, lease);
+        Self { hub, handle, reception, thread }
+    }
+}
+
 /// The only rank of a program that wants 30 % of a CPU.
 fn rank() -> RankState {
     let terms = Terms {
@@ -111,14 +135,7 @@ fn rank() -> RankState {
 #[tokio::test]
 async fn texts_of_any_length_are_cut_short_and_the_broker_goes_on() {
     // What one agent says is remembered, shown and recorded: no agent ends the broker with it.
-    let topology = Topology::from_toml(&topology(1)).unwrap();
-    let cluster = Cluster::new(topology.clone(), |rate| rate).unwrap();
-    let writer = Writer::start(MemoryLedger::open(&MemoryDisk::default()).unwrap()).unwrap();
-    let (hub, policy) = (Arc::new(Hub::default()), Policy::default());
-    let lease = policy.agent_lease_nanos;
-    let (core, handle, ..) = Core::new(cluster, policy, writer, Arc::clone(&hub)).unwrap();
-    let thread = std::thread::spawn(move || core.run());
-    let reception = Reception::new(Arc::clone(&hub), handle.clone(), &topology, lease);
+    let Running { hub, handle, reception, thread } = Running::on(&MemoryDisk::default());
     let mut agent = Agent::connect(&reception);
     agent.say(&hello(vec!["x".repeat(5_000); 1_000], Some("y".repeat(5_000)))).await;
     assert!(matches!(agent.hear().await, ToAgent::Welcome { .. }));
@@ -155,14 +172,8 @@ async fn texts_of_any_length_are_cut_short_and_the_broker_goes_on() {
 // records, in two lines.
 #[tokio::test]
 async fn all_lines_of_what_an_agent_holds_are_compared() {
-    let topology = Topology::from_toml(&topology(1)).unwrap();
-    let cluster = Cluster::new(topology.clone(), |rate| rate).unwrap();
-    let writer = Writer::start(MemoryLedger::open(&MemoryDisk::default()).unwrap()).unwrap();
-    let (hub, policy) = (Arc::new(Hub::default()), Policy::default());
-    let lease = policy.agent_lease_nanos;
-    let (core, handle, ..) = Core::new(cluster, policy, writer, Arc::clone(&hub)).unwrap();
-    let thread = std::thread::spawn(move || core.run());
-    let mut agent = Agent::connect(&Reception::new(hub, handle.clone(), &topology, lease));
+    let Running { handle, reception, thread, .. } = Running::on(&MemoryDisk::default());
+    let mut agent = Agent::connect(&reception);
     let held = |job: &str| {
         let until = now().saturating_add(Nanos::from_secs(60));
         Assignment::new(job.parse().unwrap(), CpuPpm::from_percent(1), until)
@@ -185,15 +196,8 @@ async fn all_lines_of_what_an_agent_holds_are_compared() {
 // which is cut off, comes back and says the same, as agents do.
 #[tokio::test]
 async fn a_rank_that_asks_while_nothing_can_be_recorded_is_granted_it_later() {
-    let topology = Topology::from_toml(&topology(1)).unwrap();
-    let cluster = Cluster::new(topology.clone(), |rate| rate).unwrap();
     let disk = MemoryDisk::default();
-    let writer = Writer::start(MemoryLedger::open(&disk).unwrap()).unwrap();
-    let (hub, policy) = (Arc::new(Hub::default()), Policy::default());
-    let lease = policy.agent_lease_nanos;
-    let (core, handle, ..) = Core::new(cluster, policy, writer, Arc::clone(&hub)).unwrap();
-    let thread = std::thread::spawn(move || core.run());
-    let reception = Reception::new(hub, handle.clone(), &topology, lease);
+    let Running { handle, reception, thread, .. } = Running::on(&disk);
     // In two hours, so that no agent has to be asked.
     let from_unix_nanos = Some(now().saturating_add(Nanos::from_secs(7_200)));
     let request = Request { from_unix_nanos, ..request(1, 10, 0, 60) };
