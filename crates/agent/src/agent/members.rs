@@ -129,13 +129,12 @@ impl<E: Enforcer> Agent<E> {
         if cpu.get() == 0 {
             return Err(BindError::Refused(format!("cpu: {job} needs more than nothing")));
         }
-        let former = self.restraints.clone();
-        match cpu < assigned {
+        let former = match cpu < assigned {
             true => self.restraints.add(job, visit.number(), cpu),
             false => self.restraints.clear(job),
-        }
+        };
         let Err(error) = self.reconcile_for(job) else { return Ok(()) };
-        self.restraints = former;
+        self.restraints.restore(job, former);
         // The next tick tries again if this does not go back either.
         let _ = self.reconcile_for(job);
         Err(BindError::Failed(error))

@@ -6,8 +6,11 @@ use std::collections::BTreeMap;
 
 /// What each connection has said of a job, by their numbers, the last one last. Not recorded: jobs have all of theirs when in
 /// doubt.
-#[derive(Debug, Default, Clone)]
-pub(super) struct Restraints(BTreeMap<Name, Vec<(u64, CpuPpm)>>);
+#[derive(Debug, Default)]
+pub(super) struct Restraints(BTreeMap<Name, Said>);
+
+/// What was said of one job.
+type Said = Vec<(u64, CpuPpm)>;
 
 impl Restraints {
     /// What a job is restrained to: what was said last among those that are still connected.
@@ -15,16 +18,23 @@ impl Restraints {
         self.0.get(job)?.last().map(|(_, cpu)| *cpu)
     }
 
-    /// A connection restrains a job, whatever it or others have said.
-    pub fn add(&mut self, job: &Name, connection: u64, cpu: CpuPpm) {
+    /// A connection restrains a job, whatever it or others have said; what that was.
+    pub fn add(&mut self, job: &Name, connection: u64, cpu: CpuPpm) -> Said {
         let said = self.0.entry(job.clone()).or_default();
+        let former = said.clone();
         said.retain(|(other, _)| *other != connection);
         said.push((connection, cpu));
+        former
     }
 
-    /// Nobody restrains a job any more.
-    pub fn clear(&mut self, job: &Name) {
-        self.0.remove(job);
+    /// Nobody restrains a job any more; what was said of it.
+    pub fn clear(&mut self, job: &Name) -> Said {
+        self.0.remove(job).unwrap_or_default()
+    }
+
+    /// It is as it was said before.
+    pub fn restore(&mut self, job: &Name, former: Said) {
+        self.0.insert(job.clone(), former);
     }
 
     /// A connection has ended; which jobs it restrained.
