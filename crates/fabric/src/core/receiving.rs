@@ -25,17 +25,23 @@ impl Core {
         patience: Patience,
     ) -> Result<Message, RecvError> {
         loop {
-            match self.take(place, wanted, patience)? {
-                Taken::Notice(undelivered) => return Err(undelivered.into()),
+            let catcher = Catcher::new(self, place, wanted).ok_or(RecvError::TimedOut)?;
+            let gone = match patience {
+                Patience::None => catcher.look(),
+                Patience::Until(deadline) => catcher.wait(deadline),
+            };
+            match catcher.caught.into_inner() {
                 // Nearly all are, and moved once.
-                Taken::Message(Arrived { from, tag, body: Body::Whole(data), .. }, None) => {
+                Some(Taken::Message(Arrived { from, tag, body: Body::Whole(data), .. }, None)) => {
                     return Ok(Message { from, tag, data });
                 }
-                Taken::Message(message, credit) => {
+                Some(Taken::Message(message, credit)) => {
                     if let Some(message) = self.complete(place, message, credit) {
                         return Ok(message);
                     }
                 }
+                Some(Taken::Notice(undelivered)) => return Err(undelivered.into()),
+                None => return Err(gone.map_or(RecvError::TimedOut, RecvError::Gone)),
             }
         }
     }
@@ -65,17 +71,6 @@ impl Core {
             self.reject(place, message);
         }
         senders.iter().for_each(|parker| self.progress.wake(parker));
-    }
-
-    #[inline(always)]
-    fn take(&self, place: Place, wanted: Match, patience: Patience) -> Result<Taken, RecvError> {
-        let catcher = Catcher::new(self, place, wanted).ok_or(RecvError::TimedOut)?;
-        let gone = match patience {
-            Patience::None => catcher.look(),
-            Patience::Until(deadline) => catcher.wait(deadline),
-        };
-        let missed = || gone.map_or(RecvError::TimedOut, RecvError::Gone);
-        catcher.caught.into_inner().ok_or_else(missed)
     }
 
     /// [`Home::deliver`] by a thread that waits itself as `own`, if it does.
