@@ -15,8 +15,7 @@
 //!   for it: nothing at low targets and much at high ones, so that no rate at one target tells what another one loses. It is
 //!   reckoned (`lost_asleep`). Where it is too much, the program has a period that its iteration takes a whole number of, if
 //!   there is one; each iteration then meets the same pauses, and the rate is what the period makes it. If that is not the
-//!   target, the period changes and not the share. Other periods lock a program by chance: one that has room for two of its
-//!   iterations has two, whatever the share. They are told by the rate, and changed alike.
+//!   target, the period changes and not the share.
 //! * **Periods**: if the share is at its bound and the error beyond half of the threshold, another period is
 //!   tried, the cheapest that was not, and of those longer ones first where a program that sleeps falls short, at once where
 //!   it falls short by more than a share makes up; when all were, the best stays. Nothing cycles.
@@ -189,7 +188,7 @@ impl Predictive {
 
     /// The same share in the locked period that full speed asks for now, if that mends it.
     fn relock(&mut self, aim: &Aim, setting: Setting, known: Seen) -> Option<Setting> {
-        let period = relocked(aim, setting.period, known.fraction, self.window.count())?;
+        let period = relocked(aim, setting.period, known.fraction)?;
         self.before = None;
         let by = aim.target - known.fraction;
         let moved = std::mem::take(&mut self.window).moved(by, RELOCKED_COUNT);
@@ -393,22 +392,18 @@ fn locked(aim: &Aim) -> Option<Nanos> {
         .last()
 }
 
-/// The period that makes the rate what it is to be, if `period` makes it `fraction`, as so many reports say: an iteration
-/// takes a whole number of it, or it has room for a whole number of iterations, and a little more or less of the processor
-/// changes nothing. So it is when full speed was another when the period was chosen, or where the period was chosen for
-/// other reasons and has locked the program by chance.
-fn relocked(aim: &Aim, period: Nanos, fraction: f64, reports: f64) -> Option<Nanos> {
+/// The period that makes the rate what it is to be, if `period` makes it `fraction`: an iteration takes a whole number of
+/// it, and a little more or less of the processor changes nothing. So it is when full speed was another when the
+/// period was chosen.
+fn relocked(aim: &Aim, period: Nanos, fraction: f64) -> Option<Nanos> {
     let error = (fraction - aim.target).abs();
     let is_shared = aim.range.periods().contains(&period);
-    if !sleeps(aim) || (is_shared && reports < LOCKED_UNASKED) {
+    if is_shared || !sleeps(aim) || error < aim.threshold * RELOCK_LEAST {
         return None;
     }
     let at_one_each = aim.iteration_seconds / period.as_secs_f64();
-    // Periods that an iteration takes, or a part of one.
-    let parts = at_one_each / fraction;
-    let parts = if parts < 1.0 { parts.recip().round().recip() } else { parts.round() };
-    let most = if is_shared { LOCKED_UNASKED_MOST } else { LOCKED_PARTS_MOST };
-    let is_locked = parts.max(parts.recip()) <= f64::from(most)
+    let parts = (at_one_each / fraction).round();
+    let is_locked = (1.0..=f64::from(LOCKED_PARTS_MOST)).contains(&parts)
         && (at_one_each / parts - fraction).abs() < error * RELOCK_SURE;
     let period = Nanos::from_secs_f64(aim.iteration_seconds / aim.target / parts)?;
     (is_locked && aim.range.holds(aim.target * aim.utilisation_least, period)).then_some(period)
@@ -483,14 +478,10 @@ const CLEARLY_BETTER: f64 = 0.8;
 const PERIOD_WORTH: f64 = 0.5;
 /// What is missing beyond so many times what the share may still make up is for another period at once.
 const OUT_OF_REACH: f64 = 2.0;
-/// A locked period explains an error if the rate is nearer to what it makes of it than this part of the error.
+/// Errors of this part of the threshold that a locked period explains are worth another one.
+const RELOCK_LEAST: f64 = 1.0 / 3.0;
+/// It explains them if the rate is nearer to what it makes of it than this part of the error.
 const RELOCK_SURE: f64 = 0.3;
-/// A period that was not chosen for it is taken to have locked a program when so many reports have said so, in which a
-/// share would have been found otherwise.
-const LOCKED_UNASKED: f64 = 8.0;
-/// It has no more than so many iterations, nor an iteration so many of it: with more, every rate is near to one that is
-/// locked.
-const LOCKED_UNASKED_MOST: u32 = 4;
 /// What was seen before counts as so many reports then.
 const RELOCKED_COUNT: f64 = 4.0;
 const SLOPE_MEMORY: f64 = 0.8;
@@ -841,35 +832,6 @@ mod tests {
         assert_eq!(locked(&Aim { utilisation_most: 1.0, ..sleeper(0.5) }), None);
     }
 
-    // Goal: a program whose iterations a period has room for two of, and no more, is not steered by shares that do nothing.
-    // Method: the sort of `make eval-time-sharing`, as it was recorded: 80 ms, and two iterations in each from 8 to 9 %.
-    #[test]
-    fn a_period_that_has_locked_a_program_by_chance_is_left() {
-        let sort = Aim {
-            iteration_seconds: 0.0194,
-            waiting_seconds: 0.0163,
-            utilisation_most: 0.162,
-            utilisation_least: 0.162,
-            threshold: 0.03,
-            ..aim(0.5)
-        };
-        let period = Nanos::from_millis(80);
-        let other = Some(Nanos::new(77_600_000));
-        assert_eq!(relocked(&sort, period, 0.4875, 8.0), other);
-        assert_eq!(relocked(&sort, period, 0.4875, 7.0), None);
-        assert_eq!(relocked(&sort, period, 0.47, 8.0), None);
-        assert_eq!(relocked(&Aim { utilisation_most: 1.0, ..sort }, period, 0.4875, 8.0), None);
-        let mut policy = Predictive::default();
-        policy.start(&sort);
-        let mut setting = Setting { period, share: 0.5 };
-        policy.setting = Some(setting);
-        for _ in 0..40 {
-            let rate = 2.0 * sort.iteration_seconds / setting.period.as_secs_f64();
-            setting = policy.observe(&sort, sample(rate)).unwrap_or(setting);
-        }
-        assert_eq!(Some(setting.period), other);
-    }
-
     // Goal: a locked period that was chosen for another full speed is chosen again, where the rate is what that period
     // makes it. Method: 360 ms were a fifth of an iteration at 20 % when an iteration took 360 ms; it takes 405.
     #[test]
@@ -883,13 +845,13 @@ mod tests {
             ..aim(0.2)
         };
         let period = Nanos::from_millis(360);
-        assert_eq!(relocked(&slower, period, 0.225, 1.0), Some(Nanos::from_millis(405)));
+        assert_eq!(relocked(&slower, period, 0.225), Some(Nanos::from_millis(405)));
         // Neither of what is near enough, nor where the rate is another than that of the period.
-        assert_eq!(relocked(&slower, period, 0.205, 1.0), None);
-        assert_eq!(relocked(&slower, period, 0.25, 1.0), None);
-        assert_eq!(relocked(&Aim { utilisation_most: 1.0, ..slower }, period, 0.225, 1.0), None);
-        // With more of them than a few, the rate is near to one that is locked by chance.
-        assert_eq!(relocked(&slower, Nanos::from_millis(320), 0.211, 64.0), None);
+        assert_eq!(relocked(&slower, period, 0.205), None);
+        assert_eq!(relocked(&slower, period, 0.25), None);
+        assert_eq!(relocked(&Aim { utilisation_most: 1.0, ..slower }, period, 0.225), None);
+        // A period that fits into those of others is not locked, whatever the rate.
+        assert_eq!(relocked(&slower, Nanos::from_millis(320), 0.225), None);
         let mut policy = Predictive::default();
         let mut setting = policy.start(&Aim { iteration_seconds: 0.36, ..slower });
         assert_eq!(setting.period, period);
