@@ -155,15 +155,16 @@ impl Bounds {
         for task in wanted {
             self.check(*task)?;
         }
-        let free = self.left(running);
-        let asked = sum(wanted);
+        let (free, asked) = (self.left(running), sum(wanted));
+        let kernel_free = self.kernel_capacity().saturating_sub(self.kernel_sum(running));
         let left = free
             .checked_sub(asked)
-            .filter(|_| {
-                self.kernel_sum(running).saturating_add(self.kernel_sum(wanted))
-                    <= self.kernel_capacity()
-            })
-            .ok_or(Refusal::Full { free, wanted: asked })?;
+            .filter(|_| self.kernel_sum(wanted) <= kernel_free)
+            // Where the kernel alone has too little, that is what is told.
+            .ok_or_else(|| Refusal::Full {
+                free: free.min(of_kernel(kernel_free)),
+                wanted: asked,
+            })?;
         match self.placement {
             Placement::Global => Ok(left),
             Placement::Partitioned => {
@@ -235,6 +236,12 @@ impl Bounds {
     }
 }
 
+/// What has this ratio in the kernel, rounded down.
+fn of_kernel(ratio: u64) -> CpuPpm {
+    let ppm = (u128::from(ratio) * 1_000_000) >> 20;
+    CpuPpm::new(u32::try_from(ppm).unwrap_or(u32::MAX))
+}
+
 fn sum(tasks: &[Schedule]) -> CpuPpm {
     let sum: u64 = tasks.iter().map(|task| u64::from(task.cpu().get())).sum();
     CpuPpm::new(u32::try_from(sum).unwrap_or(u32::MAX))
@@ -262,8 +269,8 @@ mod tests {
     fn what_the_kernel_does_not_have_when_it_adds_up_is_not_promised() {
         let bounds = Bounds::sched_deadline(3);
         assert_eq!(bounds.admit(&[task(90, 9); 2], &[task(90, 9)]), Ok(CpuPpm::new(0)));
-        let refusal = bounds.admit(&[task(100, 9); 2], &[task(70, 9)]);
-        assert!(matches!(refusal, Err(Refusal::Full { .. })), "{refusal:?}");
+        let refusal = bounds.admit(&[task(100, 9); 2], &[task(70, 9)]).unwrap_err();
+        assert_eq!(refusal.to_string(), "the node has 69.9998 % left, and 70 % was asked for");
     }
 
     #[test]
