@@ -14,6 +14,9 @@
 //! Niceness counts among the processes of one control group. Where groups have the CPU controller, and several jobs
 //! on one processor are scheduled so, they share it by the weights of their groups, not by whose period ends first: a
 //! job then has its slice for sure if that is no more than an equal part of the processor.
+//! So it is with sessions where the kernel groups processes by them (`kernel.sched_autogroup_enabled`, which most
+//! distributions have set) and they are in no group with the CPU controller: beside three loops of other sessions on its
+//! processor, a process with 40 % of it had 1 %. Nodes that keep shares from user space are to have that off.
 //!
 //! Who stops a process while it has a slice left finds it stopped until it is continued; who does so while it is
 //! held finds it going on in its next period. Who continues one that is held has it run when nobody else wants to, until
