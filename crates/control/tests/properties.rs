@@ -193,15 +193,12 @@ fn watch(case: &Case, control: &mut impl Control) -> Seen {
     seen
 }
 
-/// Chance alone takes one plant in more than 100,000 beyond the floor: that one, by 14 %.
-const CHANCE: f64 = 1.2;
-
 /// The promises; what is not kept, in words.
 fn check(case: &Case, seen: &Seen) -> Result<(), String> {
     if seen.unproportional > case.threshold + 1e-5 {
         return Err(format!("utilisation {} off: {case:?}", seen.unproportional));
     }
-    if seen.swing > case.floor() * CHANCE {
+    if seen.swing > case.floor() + 1e-6 {
         return Err(format!("rate {} off, of {}: {case:?}", seen.swing, case.floor()));
     }
     Ok(())
@@ -254,7 +251,8 @@ proptest! {
 fn the_worst_plant_that_was_found_is_hardly_beyond() {
     let case = Case::of(16_615_875_672_227_618_719);
     let seen = watch(&case, &mut real(&case, Policy::predictive()));
-    assert_eq!(check(&case, &seen), Ok(()));
+    let beyond = seen.swing / case.floor();
+    assert!(beyond <= 1.15 && seen.unproportional <= case.threshold, "{beyond}: {seen:?}");
 }
 
 #[test]
