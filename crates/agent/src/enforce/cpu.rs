@@ -12,7 +12,7 @@ use keeptime_linux::alignment::Aligned;
 use keeptime_linux::cgroup::{CPU_PERIOD, CgroupError, Group};
 use keeptime_linux::clock;
 use keeptime_linux::deadline::{self, Task};
-use keeptime_linux::user_level::jobs::JobSchedules;
+use keeptime_linux::user_level::{self, jobs::JobSchedules};
 use keeptime_model::assignment::{Assignment, CpuMechanism};
 use keeptime_model::capability::{Capabilities, Feature};
 use keeptime_model::errors::chain;
@@ -296,15 +296,16 @@ impl CpuKeeper {
             tracing::warn!("nobody sets free what this agent holds if it is killed: {error}");
         }
         let cpu = assignment.cpu_ppm;
+        let lacking = user_level::shortage(&self.found).map(str::to_owned);
         match self.schedules.share(group, cpu, period_of(assignment))? {
             Ok(None) => {
                 let limit = Limit::of(assignment, cpu);
-                Ok(Ok(Way { lacking: None, limit, taken: with_launchers(cpu) }))
+                Ok(Ok(Way { lacking, limit, taken: with_launchers(cpu) }))
             }
             Ok(Some(part)) => {
                 let (cpu, period) = limit_beside_schedules(cpu, part);
                 let limit = Limit { cpu, period, offset: None };
-                Ok(Ok(Way { lacking: None, limit, taken: cpu }))
+                Ok(Ok(Way { lacking, limit, taken: cpu }))
             }
             Err(obstacle) => Ok(Err(obstacle.to_string())),
         }

@@ -17,7 +17,7 @@ use keeptime_agent::server::serve;
 use keeptime_agent::store::Store;
 use keeptime_agent::wire::{JobStatus, Status};
 use keeptime_linux::cgroup::MARK;
-use keeptime_linux::{deadline, probe, vital};
+use keeptime_linux::{deadline, probe, user_level, vital};
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::capability::{Answer, Capabilities, Capability, Feature};
 use keeptime_model::errors::chain;
@@ -41,11 +41,15 @@ pub fn run(command: AgentCommand) -> Result<Ending> {
         AgentCommand::Probe { json } => {
             let scratch = Path::new(MARK).join(format!("_probe-{}", std::process::id()));
             let found = probe::capabilities(&scratch);
-            let admissible = admissible(&found);
+            let probed = Probed {
+                capabilities: &found,
+                deadline_admissible_ppm: admissible(&found),
+                user_level_shortage: user_level::shortage(&found),
+            };
             if json {
-                print_json(&Probed { capabilities: &found, deadline_admissible_ppm: admissible })?;
+                print_json(&probed)?;
             } else {
-                print!("{}", describe_probe(&found, admissible));
+                print!("{}", describe_probe(&probed));
             }
         }
         AgentCommand::Exec(arguments) => return exec(&arguments),
@@ -102,13 +106,16 @@ struct Probed<'a> {
     capabilities: &'a Capabilities,
     /// CPU that the kernel would promise by `SCHED_DEADLINE` now, of all processors together.
     deadline_admissible_ppm: Option<CpuPpm>,
+    /// Why shares that are kept from user space come short here, if they do.
+    user_level_shortage: Option<&'a str>,
 }
 
 fn admissible(found: &Capabilities) -> Option<CpuPpm> {
     found.has(Feature::CpuDeadline).then(|| deadline::admissible().ok()).flatten()
 }
 
-fn describe_probe(found: &Capabilities, admissible: Option<CpuPpm>) -> String {
+fn describe_probe(probed: &Probed<'_>) -> String {
+    let found = probed.capabilities;
     let mut text = format!("{:<26} {:<8} found out by\n", "mechanism", "works");
     for Capability { feature, answer, tried } in &found.0 {
         let (works, why) = match answer {
@@ -121,8 +128,11 @@ fn describe_probe(found: &Capabilities, admissible: Option<CpuPpm>) -> String {
             text.push_str(&format!("{:<35} {why}\n", ""));
         }
     }
-    if let Some(admissible) = admissible {
+    if let Some(admissible) = probed.deadline_admissible_ppm {
         text.push_str(&format!("SCHED_DEADLINE: {admissible} of a CPU can still be promised\n"));
+    }
+    if let Some(shortage) = probed.user_level_shortage {
+        text.push_str(&format!("{}: {shortage}\n", Feature::CpuUserLevel));
     }
     let missing = found.missing();
     for unmet in &missing {

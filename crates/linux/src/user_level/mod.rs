@@ -16,7 +16,8 @@
 //! job then has its slice for sure if that is no more than an equal part of the processor.
 //! So it is with sessions where the kernel groups processes by them (`kernel.sched_autogroup_enabled`, which most
 //! distributions have set) and they are in no group with the CPU controller: beside three loops of other sessions on its
-//! processor, a process with 40 % of it had 1 %. Nodes that keep shares from user space are to have that off.
+//! processor, a process with 40 % of it had 1 %. Nodes that keep shares from user space are to have that off; [`shortage`]
+//! says so.
 //!
 //! Who stops a process while it has a slice left finds it stopped until it is continued; who does so while it is
 //! held finds it going on in its next period. Who continues one that is held has it run when nobody else wants to, until
@@ -40,9 +41,11 @@ use dispatch::{Decision, Dispatcher};
 use hands::{Before, Hands};
 use keeptime_control::admission::{Bounds, Refusal};
 use keeptime_control::schedule::Schedule;
+use keeptime_model::capability::{Capabilities, Feature};
 use keeptime_model::units::Nanos;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -95,6 +98,22 @@ struct Command {
 /// If the kernel does not say which these are.
 pub fn bounds() -> Result<Bounds, SyscallError> {
     Ok(Bounds::user_level(hands::processors()?.len() as u32))
+}
+
+/// Why slices come short here beside ordinary load, on a node that can do what was `found`; nothing if they do not.
+pub fn shortage(found: &Capabilities) -> Option<&'static str> {
+    let text = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled");
+    shortage_where(found, text.is_ok_and(|text| text.trim() != "0"))
+}
+
+/// Sessions count among processes that are in no group with the CPU controller.
+fn shortage_where(found: &Capabilities, sessions_are_grouped: bool) -> Option<&'static str> {
+    let mut controllers = [Feature::CpuBandwidthV1, Feature::CpuBandwidthV2].into_iter();
+    let in_groups = controllers.any(|feature| found.has(feature));
+    (sessions_are_grouped && !in_groups).then_some(
+        "the kernel divides processors among sessions first, so shares from user space are short beside load of others: \
+        set kernel.sched_autogroup_enabled=0",
+    )
 }
 
 impl Scheduler {
@@ -310,6 +329,7 @@ pub(crate) const LOOK_LEAST: Nanos = Nanos::new(500_000);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keeptime_model::capability::{Answer, Capability};
     use keeptime_model::units::CpuPpm;
     use nix::sched::CpuSet;
     use std::process::Command as Program;
@@ -337,5 +357,16 @@ mod tests {
         assert!(is_told, "{done:?}");
         assert!(!scheduling.dispatcher.schedules(pid));
         assert!(scheduling.held.is_empty() && scheduling.groups.is_empty());
+    }
+    #[test]
+    fn slices_are_short_where_sessions_are_grouped_and_jobs_are_not() {
+        let with = |feature, answer| {
+            Capabilities(vec![Capability { feature, answer, tried: String::new() }])
+        };
+        for feature in [Feature::CpuBandwidthV1, Feature::CpuBandwidthV2] {
+            assert_eq!(shortage_where(&with(feature, Answer::Yes), true), None);
+            assert!(shortage_where(&with(feature, Answer::No(String::new())), true).is_some());
+        }
+        assert_eq!(shortage_where(&Capabilities::default(), false), None);
     }
 }
