@@ -690,6 +690,10 @@ pub struct ProgramArguments {
     /// Without, it has its part of the CPU, whatever it makes of it
     #[arg(long, value_name = "WORD", conflicts_with = "application")]
     pub progress: Option<String>,
+    /// Or this command of a shell prints how many units of work are done in all, as the first word of its last line. It is run
+    /// once a second where this is
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["application", "progress"])]
+    pub progress_command: Option<String>,
 }
 
 impl ProgramArguments {

@@ -50,10 +50,9 @@ pub struct ApplicationFile {
     /// launchers that hang; nothing = it is waited for.
     #[serde(default, with = "units::text_option", skip_serializing_if = "Option::is_none")]
     pub ends_within: Option<Nanos>,
-    /// A line on the standard output of the run that begins with this word is one unit of work done; [`MPI_CALLS`] =
-    /// they tell it; nothing = it does not tell how far it is.
+    /// How it tells how far it is; nothing = it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub progress: Option<String>,
+    pub progress: Option<Progress>,
     /// What becomes of a reservation for it when one of its nodes goes away, where the request does not
     /// say it itself.
     #[serde(default)]
@@ -87,6 +86,28 @@ pub enum TimeSource {
     Wall,
 }
 
+/// How a run tells how far it is, as people write it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "invalid value: something else, expected one word, \"MPI calls\", or { command = \"...\" }"
+)]
+pub enum Progress {
+    /// A line on the standard output of the run that begins with this word is one unit of work done; [`MPI_CALLS`] =
+    /// they tell it.
+    Told(String),
+    /// Another command prints it.
+    Printed(Printed),
+}
+
+/// A command that prints how far a run is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Printed {
+    /// For `sh -c`; its last line begins with the units of work that are done in all.
+    pub command: String,
+}
+
 /// How a run tells how far it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -96,6 +117,8 @@ pub enum ProgressSource<'a> {
     /// By the iterations that its node's agent knows of: `keeptime_progress` tells them, or its collective
     /// operations repeat themselves.
     MpiCalls,
+    /// By the number that this command of a shell prints.
+    Command(&'a str),
 }
 
 impl Application {
@@ -146,9 +169,10 @@ impl Application {
 
     /// How it tells how far it is, if it does.
     pub fn progress_source(&self) -> Option<ProgressSource<'_>> {
-        self.file.progress.as_deref().map(|source| match source {
-            MPI_CALLS => ProgressSource::MpiCalls,
-            word => ProgressSource::Lines(word),
+        self.file.progress.as_ref().map(|progress| match progress {
+            Progress::Told(source) if source == MPI_CALLS => ProgressSource::MpiCalls,
+            Progress::Told(word) => ProgressSource::Lines(word),
+            Progress::Printed(Printed { command }) => ProgressSource::Command(command),
         })
     }
 
@@ -156,7 +180,7 @@ impl Application {
     pub fn progress(&self) -> Option<&str> {
         match self.progress_source()? {
             ProgressSource::Lines(word) => Some(word),
-            ProgressSource::MpiCalls => None,
+            ProgressSource::MpiCalls | ProgressSource::Command(_) => None,
         }
     }
 
@@ -342,13 +366,29 @@ impl TryFrom<ApplicationFile> for Application {
             }
             _ => {}
         }
-        if let Some(word) = file.progress.as_deref().filter(|source| *source != MPI_CALLS) {
-            let expected = format!("one word, or {MPI_CALLS:?}");
-            check_word("progress", word).map_err(|invalid| Invalid { expected, ..invalid })?;
+        if let Some(progress) = &file.progress {
+            progress.check()?;
         }
         check_parameters(&file)?;
         check_template(&file)?;
         Ok(Self { file, given: BTreeSet::new() })
+    }
+}
+
+impl Progress {
+    fn check(&self) -> Result<(), Invalid> {
+        match self {
+            Self::Told(source) if source == MPI_CALLS => Ok(()),
+            Self::Told(word) => {
+                let expected = format!("one word, {MPI_CALLS:?}, or {{ command = \"...\" }}");
+                check_word("progress", word).map_err(|invalid| Invalid { expected, ..invalid })
+            }
+            Self::Printed(Printed { command }) if command.trim().is_empty() => {
+                let expected = "a command that prints how many units of work are done";
+                Err(Invalid::new("progress.command", command, expected))
+            }
+            Self::Printed(_) => Ok(()),
+        }
     }
 }
 
@@ -541,6 +581,16 @@ mod tests {
     }
 
     #[test]
+    fn progress_is_printed_by_a_command() {
+        let text = "progress = { command = \"wc -l < steps\" }\n timeout";
+        let printed = Application::from_toml(&RAYCAST.replacen("timeout", text, 1)).unwrap();
+        assert_eq!(printed.progress_source(), Some(ProgressSource::Command("wc -l < steps")));
+        assert_eq!(printed.progress(), None);
+        let text = serde_json::to_string(&printed).unwrap();
+        assert_eq!(serde_json::from_str::<Application>(&text).unwrap(), printed);
+    }
+
+    #[test]
     fn the_grid_is_in_order_of_preference() {
         let app = raycast();
         let ranks: Vec<_> = app.grid().iter().map(|p| app.preference(p)).collect();
@@ -560,7 +610,14 @@ mod tests {
             ("{interleave}", "{interleave", "closing }"),
             ("timeout", "timeoout", "unknown field"),
             ("timeout", "progress = \"an iteration\"\n timeout", "progress: \"an iteration\""),
-            ("timeout", "progress = \"mpi calls\"\n timeout", "one word, or \"MPI calls\""),
+            ("timeout", "progress = \"mpi calls\"\n timeout", "one word, \"MPI calls\", or"),
+            (
+                "timeout",
+                "progress = 7\n timeout",
+                "progress: \"something else\" is not accepted; expected one word",
+            ),
+            ("timeout", "progress = { command = \" \" }\n timeout", "progress.command: \" \""),
+            ("timeout", "progress = { run = \"ls\" }\n timeout", "{ command = \"...\" }"),
             ("timeout", "on_loss = \"stay\"\n timeout", "on_loss: \"stay\""),
             ("timeout", "on_loss = \"stay\"\n timeout", "expected offer or move"),
         ];

@@ -1,6 +1,6 @@
-//! Progress as agents count it by a program's MPI calls: pure. Ranks tell their agents about once a second, and agents
-//! are asked about once a second, so that a count is known some time after it was right. Here it gets the instant at
-//! which it was, and the CPU time that was used until then.
+//! Progress as agents count it by a program's MPI calls, or as another command prints it: pure. Ranks tell their agents about
+//! once a second, and agents and commands are asked about once a second, so that a count is known some time after it was
+//! right. Here it gets the instant at which it was, and the CPU time that was used until then.
 
 use keeptime_agent::wire::JobStatus;
 use keeptime_model::units::Nanos;
@@ -82,11 +82,16 @@ impl Counts {
     /// Takes in what all nodes tell. What is to be passed on, if enough was done for that.
     pub fn take(&mut self, looks: Vec<Look>) -> Option<Told> {
         let followed = self.follow(&looks);
+        self.take_with(looks, followed)
+    }
+
+    /// The same where something else counts, and nodes tell the CPU time alone.
+    pub fn take_with(&mut self, looks: Vec<Look>, count: Option<Count>) -> Option<Told> {
         self.looks.push_back(looks);
         if self.looks.len() > LOOKS_KEPT {
             self.looks.pop_front();
         }
-        let count = followed.filter(|count| self.is_news(count))?;
+        let count = count.filter(|count| self.is_news(count))?;
         let used = self.used_at(count.at)?;
         let is_recounted = self.last.is_some_and(|last| last.unit != count.unit);
         self.last = Some(count);
@@ -220,6 +225,23 @@ mod tests {
         assert!(!fourth.is_recounted);
         let fifth = counts.take(vec![ahead(5_000, 31), mute(5_000)]).unwrap();
         assert!(fifth.is_recounted);
+    }
+
+    // Goal: what a command prints counts from when it was printed, whatever ranks tell; one that begins anew goes on.
+    #[test]
+    fn what_a_command_prints_stands_for_all_nodes() {
+        let mut counts = Counts::default();
+        let mut take = |millis, printed: Option<(u64, u64)>| {
+            let count = printed.map(|(then, work)| Count { work, at: at(then), unit: Unit::Told });
+            counts.take_with(vec![mute(millis), look(millis, 0, 999, Unit::Told)], count)
+        };
+        assert_eq!(take(1_000, None), None);
+        let first = take(2_000, Some((1_500, 10))).unwrap();
+        assert_eq!((first.work, first.at, first.used), (10, at(1_500), vec![at(1_500); 2]));
+        assert_eq!(take(3_000, Some((2_500, 29))), None);
+        let second = take(4_000, Some((3_500, 30))).unwrap();
+        assert_eq!((second.work, second.is_recounted), (30, false));
+        assert_eq!(take(5_000, Some((4_500, 0))).unwrap().work, 0);
     }
 
     // Goal: clocks of nodes may be wrong. Method: one that is years behind, and an agent that does not tell its time.

@@ -15,6 +15,8 @@ use std::{fs, io};
 const EXTENSION: &str = "full-speed.json";
 /// The same where work is counted by MPI calls: an iteration of theirs need not be what a line tells.
 const EXTENSION_OF_MPI: &str = "full-speed-mpi.json";
+/// And where a command prints it.
+const EXTENSION_OF_COMMAND: &str = "full-speed-command.json";
 
 /// Where full speeds of an application are kept that were measured under the conditions of here.
 #[derive(Debug, Clone)]
@@ -44,6 +46,7 @@ impl KnownSpeeds {
         let Session { cluster, mpi, application, profile_path } = session;
         let extension = match application.progress_source() {
             Some(ProgressSource::MpiCalls) => EXTENSION_OF_MPI,
+            Some(ProgressSource::Command(_)) => EXTENSION_OF_COMMAND,
             _ => EXTENSION,
         };
         Self {

@@ -4,7 +4,8 @@
 //! * [`controller`]: that in a process of its own, which may be killed;
 //! * [`keeper`]: sees to it that there is one, and carries out what it wants;
 //! * [`limit`]: how long the run may take at its rate;
-//! * [`counted`]: progress as agents count it by MPI calls;
+//! * [`counted`]: progress as agents count it by MPI calls, or as a command prints it;
+//! * [`printed`]: that command;
 //! * [`known`]: full speed as an earlier run has measured it;
 //! * [`nodes`]: its nodes, by the broker and the agents;
 //! * [`door`]: where it is asked how it stands, and told another rate.
@@ -16,6 +17,7 @@ pub mod keeper;
 pub mod known;
 pub mod limit;
 pub mod nodes;
+pub mod printed;
 pub mod steering;
 
 use crate::cluster::Cluster;

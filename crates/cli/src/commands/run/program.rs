@@ -3,7 +3,7 @@
 use crate::arguments::{ProgramArguments, RunArguments};
 use anyhow::{Context, Result};
 use keeptime_model::Invalid;
-use keeptime_model::application::{Application, ApplicationFile, TimeSource};
+use keeptime_model::application::{Application, ApplicationFile, Printed, Progress, TimeSource};
 use keeptime_model::loss::OnLoss;
 use keeptime_model::name::{NAME_LENGTH_MAX, Name};
 use keeptime_model::pattern::{Pattern, RANKS_MAX};
@@ -17,7 +17,10 @@ use std::iter;
 /// What of it is wrong, or missing.
 pub(super) fn application(arguments: &RunArguments) -> Result<Application> {
     check_wanted(arguments)?;
-    let ProgramArguments { command, cpu, pattern, limit, progress } = &arguments.program;
+    let ProgramArguments { command, cpu, pattern, limit, progress, progress_command } =
+        &arguments.program;
+    let told = progress.clone().map(Progress::Told);
+    let printed = || Some(Progress::Printed(Printed { command: progress_command.clone()? }));
     let (program, words) = without_launcher(command)?;
     let pattern = pattern.clone().unwrap_or(Pattern::AllToAll);
     let nodes = BTreeSet::from([node_count(arguments, &pattern)?]);
@@ -33,7 +36,7 @@ pub(super) fn application(arguments: &RunArguments) -> Result<Application> {
         timeout: limit.unwrap_or(LIMIT),
         time: TimeSource::Wall,
         ends_within: None,
-        progress: progress.clone(),
+        progress: told.or_else(printed),
         on_loss: OnLoss::default(),
         parameters: Vec::new(),
         constants: BTreeMap::from([(brace, "{".to_owned())]),
