@@ -25,7 +25,8 @@ pub use mpi::{AttachArguments, AttachTerms, EnvironmentArguments, MpiCommand};
 pub use names::NodeNames;
 pub use node::{DrainArguments, NodeCommand, ResumeArguments, WhichNodes};
 pub use sim::{
-    FailureArguments, Generator, SimArguments, SimCommand, SimSitesArguments, SimulatedCluster,
+    FailureArguments, Generator, SimArguments, SimCommand, SimGoalsArguments, SimSitesArguments,
+    SimulatedCluster, WantedUnit,
 };
 pub use site::{
     DrainMost, SiteAddArguments, SiteCommand, SiteListArguments, SiteRemoveArguments,

@@ -266,6 +266,41 @@ fn programs_that_cannot_tell_begin_beside_each_other() {
     });
 }
 
+// Goal: a program that prints nothing is held by what a command prints of it. Method: turns are lines of a file, which are
+// counted; its full speed is kept apart from that of those who tell it themselves.
+#[test]
+fn a_program_is_held_by_what_a_command_prints() {
+    let Some(world) = World::new("ratecommand", 40) else { return };
+    // Nodes have a /tmp of their own.
+    let shared = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let turns = shared.path().join("turns").display().to_string();
+    let path = application(&world, &TURNS.replace("echo turn", &format!("echo >> {turns}")));
+    let told = fs::read_to_string(&path).unwrap();
+    let printed = told.replace("\"turn\"", &format!("{{ command = \"wc -l {turns}\" }}"));
+    assert_ne!(told, printed);
+    fs::write(&path, printed).unwrap();
+    let running = Running::start_in(&world, world.directory.path(), &path, &["--rate", "50 %"]);
+    running.wait_for("steered");
+    wait("a report", 3 * PATIENCE, || running.view()["state"]["actual"].is_f64());
+    let lines = || fs::read_to_string(&turns).unwrap().lines().count();
+    let before = lines();
+    wait("it to go on", PATIENCE, || lines() > before);
+    assert!(world.directory.path().join("turns.full-speed-command.json").exists());
+}
+
+// Goal: who cannot know how far a run is says so, and the run has its part as one that tells nothing. Method: a command that
+// is not there.
+#[test]
+fn a_command_that_prints_nothing_is_told_of() {
+    let Some(world) = World::new("rateuncounted", 40) else { return };
+    let mut run = world.keeptime(&["run", "--rate", "50 %", "-n", "2", "--cpu", "20 %"]);
+    run.args(["--progress-command", "count-of-nothing", "--", "sh", "-c", "sleep 8"]);
+    let output = run.output().unwrap();
+    assert_code(&output, 0);
+    let said = said(&output);
+    assert!(said.contains("count-of-nothing: not found"), "{said}");
+}
+
 // Goal: a program that prints nothing is held by its MPI calls. Method: one that computes and meets again and again,
 // with the library preloaded; what it has then is half of what it used at full speed, and so is what it does.
 #[test]

@@ -12,6 +12,7 @@
 //! * [`summary`]: what came of it;
 //! * [`broker`]: the real engine in virtual time;
 //! * [`goals`]: users who ask for goals of measured applications, of that broker or of nobody;
+//! * [`users`]: such users as they come at random, and what they have;
 //! * [`contention`]: how long programs take that share all there is;
 //! * [`sites`]: web sites that share the nodes, as their load changes.
 //!
@@ -43,3 +44,4 @@ pub mod simulate;
 pub mod sites;
 pub mod summary;
 pub mod trace;
+pub mod users;

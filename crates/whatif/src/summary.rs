@@ -154,7 +154,7 @@ fn span(outcome: &Outcome, jobs: &[Submission]) -> f64 {
 
 impl Quantiles {
     /// By nearest rank; 0 where there is nothing.
-    fn of(mut values: Vec<f64>) -> Self {
+    pub(crate) fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let at = |part: f64| {
             let rank = (part * values.len() as f64).ceil() as usize;

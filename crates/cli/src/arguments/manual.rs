@@ -516,6 +516,36 @@ that the result comes of, and "summaries", one for each policy.
 Exit codes: 0 done, 2 error, 64 usage."#;
 
 /// Below `keeptime sim sites --help`.
+pub const SIM_GOALS: &str = r#"How many users could have what they want of a cluster, of applications that were
+measured on another one? Users come at random, each wants one of the
+applications within its time, and has --units of it done:
+
+  keeptime profile raycast --lab demo
+  keeptime sim goals raycast=500ms --topology star:64 --every 2s
+  keeptime sim goals raycast=1s render=2s --topology fat-tree:160:4 \
+      --every 500ms --requests 5000 --wait 30s --prefer cheapest --json
+
+Policies:
+  keeptime        the broker's own engine admits or refuses; who is admitted has
+                  what it has reserved
+  keeptime-spare  the same, and who runs has beside that what nobody has
+                  reserved, as with keeptime run --spare
+  none            all start when they are asked for, each on the nodes that have
+                  the fewest, with the best setting that the file names first,
+                  and share processors and links
+
+A unit takes what the profile says, on nodes like those on which it was measured:
+a cluster with faster processors is not simulated by another topology. What
+bandwidth brings that was not measured, nobody knows. Time that a program needs
+to be started is left out.
+
+The table: requests; those that ran (admitted); those whose units took no longer
+than was wanted, of all; how long they waited until they ran; the time of a unit
+over what was wanted. --json prints "header", with the version and all that the
+result comes of but the profiles, and "summaries", one for each policy. The same
+arguments and profiles give the same numbers.
+"#;
+
 pub const SIM_SITES: &str = r#"How many nodes do web sites need that share a cluster, and what does a failure
 do to them? Neither the cluster nor the sites have to be there:
 

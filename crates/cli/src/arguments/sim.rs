@@ -1,13 +1,16 @@
 //! What a cluster is asked about that is not there.
 
 use super::manual;
+use crate::files;
 use clap::builder::RangedU64ValueParser;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use keeptime_model::Invalid;
+use keeptime_model::goal::Preference;
 use keeptime_model::units::{Nanos, Share};
 use keeptime_whatif::policy::Choice;
 use keeptime_whatif::shape::Shape;
 use keeptime_whatif::sites::PolicyKind;
+use keeptime_whatif::users::Decides;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -17,6 +20,9 @@ pub enum SimCommand {
     /// Replay a log of jobs in virtual time, under one policy or several
     #[command(after_long_help = manual::SIM_RUN)]
     Run(SimArguments),
+    /// Simulate users who ask for goals of measured applications: who is admitted, and whose goal is kept
+    #[command(after_long_help = manual::SIM_GOALS)]
+    Goals(SimGoalsArguments),
     /// Simulate web sites that share nodes: how many each has, and which requests are answered in time
     #[command(after_long_help = manual::SIM_SITES)]
     Sites(SimSitesArguments),
@@ -59,6 +65,72 @@ pub struct SimArguments {
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SimGoalsArguments {
+    /// An application and the longest that a unit of it may take, as in raycast=500ms; users want one of these, each with
+    /// the same chance
+    #[arg(required = true, value_name = "APPLICATION=WITHIN")]
+    pub wanted: Vec<WantedUnit>,
+    /// star:NODES, fat-tree:NODES, fat-tree:NODES:K where uplinks of racks have a K-th of their nodes' rate, or a topology
+    /// file as the broker reads it, FILE.toml
+    #[arg(long)]
+    pub topology: SimulatedCluster,
+    /// Where profiles are, each in APPLICATION.json
+    #[arg(long, value_name = "DIRECTORY", default_value = files::PROFILES)]
+    pub profiles: PathBuf,
+    /// The mean time between two requests, which come at random
+    #[arg(long, value_name = "SPAN", default_value = "10 s")]
+    pub every: Nanos,
+    /// How many requests there are
+    #[arg(long, default_value_t = 1_000, value_parser = RangedU64ValueParser::<usize>::new().range(1..=REQUESTS_MAX))]
+    pub requests: usize,
+    /// How many units each has done, one after the other: frames, say
+    #[arg(long, default_value_t = 10, value_parser = RangedU64ValueParser::<u32>::new().range(1..=UNITS_MAX))]
+    pub units: u32,
+    /// How long each waits for room, as with `keeptime run --wait`; else it is refused at once
+    #[arg(long, value_name = "SPAN", default_value = "0 s")]
+    pub wait: Nanos,
+    /// What to take among all that is fast enough: fastest, best, cheapest or balanced, as with `keeptime run`
+    #[arg(long, default_value = "best")]
+    pub prefer: Preference,
+    /// Who decides: keeptime, keeptime-spare, none, or several
+    #[arg(long, value_delimiter = ',', default_value = "keeptime,none")]
+    pub policy: Vec<Decides>,
+    /// Where random numbers start
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What users want of an application.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedUnit {
+    /// As `keeptime run` takes it.
+    pub application: String,
+    /// The longest that a unit may take.
+    pub within: Nanos,
+}
+
+impl FromStr for WantedUnit {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let (application, within) =
+            text.rsplit_once('=').filter(|(application, _)| !application.is_empty()).ok_or_else(
+                || Invalid::new("application", text, "APPLICATION=WITHIN, as in raycast=500ms"),
+            )?;
+        Ok(Self { application: application.to_owned(), within: within.parse()? })
+    }
+}
+
+impl fmt::Display for WantedUnit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.application, self.within)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -156,6 +228,9 @@ pub enum Generator {
 
 /// They are held in memory, each in some hundred bytes: a gigabyte.
 const JOBS_MAX: u64 = 10_000_000;
+/// Of them a few hundred thousand take minutes.
+const REQUESTS_MAX: u64 = 1_000_000;
+const UNITS_MAX: u64 = 1_000_000;
 /// Longer than logs are; instants of the most jobs stay far from what can be counted.
 const INTERVAL_MAX: u64 = 366 * 86_400;
 /// Load is the same every day; whoever needs more takes another seed.

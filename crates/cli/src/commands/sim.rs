@@ -1,5 +1,6 @@
 //! `keeptime sim`: what a cluster would do that is not there.
 
+mod goals;
 mod sites;
 
 use super::{Ending, print_json};
@@ -78,6 +79,7 @@ enum Source<'a> {
 pub fn run(command: &SimCommand) -> Result<Ending> {
     match command {
         SimCommand::Run(arguments) => run_jobs(arguments),
+        SimCommand::Goals(arguments) => goals::run(arguments),
         SimCommand::Sites(arguments) => sites::run(arguments),
     }
 }

@@ -21,10 +21,9 @@ pub struct Printed {
 #[derive(Debug, Default)]
 struct Heard {
     newest: Option<Count>,
-    /// Why nothing came of it the last time.
+    /// Why nothing came of it the last times.
     failure: Option<String>,
-    /// Whether that was taken, or has been no other since.
-    is_told: bool,
+    failures: u32,
 }
 
 impl Printed {
@@ -50,12 +49,11 @@ impl Printed {
         lock(&self.heard).newest
     }
 
-    /// Why nothing is known now; once, and again after it has worked meanwhile.
+    /// Why nothing is known now: once, when it has failed for the third time, since what it looks at may not be there at first;
+    /// and again after it has worked meanwhile.
     pub fn take_failure(&self) -> Option<String> {
         let mut heard = lock(&self.heard);
-        let failure = heard.failure.clone().filter(|_| !heard.is_told)?;
-        heard.is_told = true;
-        Some(failure)
+        if heard.failures < FAILURES_TOLD { None } else { heard.failure.take() }
     }
 }
 
@@ -65,9 +63,14 @@ impl Heard {
         match counted {
             Ok(work) => {
                 let newest = Some(Count { work, at, unit: Unit::Told });
-                *self = Self { newest, failure: None, is_told: false };
+                *self = Self { newest, failure: None, failures: 0 };
             }
-            Err(error) => self.failure = Some(format!("{error:#}")),
+            Err(error) => {
+                self.failures += 1;
+                if self.failures <= FAILURES_TOLD {
+                    self.failure = Some(format!("{error:#}"));
+                }
+            }
         }
     }
 }
@@ -106,6 +109,7 @@ fn work(line: &str) -> Option<u64> {
 
 /// How often it is run, if it takes no longer.
 const EVERY: Duration = Duration::from_secs(1);
+const FAILURES_TOLD: u32 = 3;
 /// One that takes longer says nothing about now.
 const LIMIT: Nanos = Nanos::from_secs(10);
 
@@ -144,12 +148,15 @@ mod tests {
         };
         let failed = || Err(anyhow!("no such file"));
         let reason = || Some("no such file".to_owned());
-        assert_eq!(hear(failed(), 1), (None, reason()));
-        assert_eq!(hear(failed(), 2), (None, None));
-        let known = Some((42, Nanos::from_secs(3)));
-        assert_eq!(hear(Ok(42), 3), (known, None));
-        assert_eq!(hear(failed(), 4), (known, reason()));
-        assert_eq!(hear(failed(), 5), (known, None));
+        let mut known = None;
+        for second in [0, 10] {
+            assert_eq!(hear(failed(), second + 1), (known, None));
+            assert_eq!(hear(failed(), second + 2), (known, None));
+            assert_eq!(hear(failed(), second + 3), (known, reason()));
+            assert_eq!(hear(failed(), second + 4), (known, None));
+            known = Some((42, Nanos::from_secs(second + 5)));
+            assert_eq!(hear(Ok(42), second + 5), (known, None));
+        }
     }
 
     // Goal: it is asked again and again, and a run that ends does not wait for a command that hangs. Method: one that counts
@@ -158,7 +165,8 @@ mod tests {
     fn it_is_run_every_second_until_the_run_ends() {
         let directory = tempfile::tempdir().unwrap();
         let runs = directory.path().join("runs").display().to_string();
-        let command = format!("echo >> {runs}; n=$(wc -l < {runs}); [ $n = 3 ] && sleep 60; echo $n");
+        let command =
+            format!("echo >> {runs}; n=$(wc -l < {runs}); [ $n = 3 ] && sleep 60; echo $n");
         let (clock, patience) = (Instant::now(), Duration::from_secs(60));
         let printed = Printed::start(&command, clock);
         let has_hung = || std::fs::read(&runs).is_ok_and(|lines| lines.len() == 3);
