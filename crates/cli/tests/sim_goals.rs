@@ -53,7 +53,7 @@ fn who_is_admitted_has_what_was_wanted() {
     let profiles = ["--profiles", directory.path().to_str().unwrap()];
     let of = |every: &str| {
         let arguments = [&[wanted.as_str(), "--topology", "star:4"], &profiles[..]].concat();
-        simulated(&[&arguments, &["--every", every, "--requests", "300"][..]].concat())
+        simulated(&[&arguments, &["--every", every, "--requests", "120"][..]].concat())
     };
     let few = of("10 min");
     for summary in few["summaries"].as_array().unwrap() {
@@ -85,7 +85,7 @@ fn who_waits_is_admitted_later() {
     let of = |wait| {
         let arguments = [&wanted, "--topology", "star:4", "--profiles", profiles, "--every", "4 s"];
         let result = simulated(
-            &[&arguments[..], &["--policy", "keeptime", "--requests", "300", "--wait", wait]]
+            &[&arguments[..], &["--policy", "keeptime", "--requests", "200", "--wait", wait]]
                 .concat(),
         );
         result["summaries"][0].clone()
