@@ -322,6 +322,31 @@ fn an_agent_that_hangs_makes_nobody_wait_for_ever() {
     assert_code(&world.ask("run", &program, &["--within", "2s"]).output().unwrap(), 0);
 }
 
+// Goal: a run that is held at a rate ends with its program and gives back what it has, also while an agent hangs that it asks.
+// Method: one that tells how far it is many times after that; before the node's lease is over, it ends.
+#[test]
+fn a_run_at_a_rate_ends_with_its_program_though_an_agent_hangs() {
+    let Some(world) = World::new("hungrate", 30) else { return };
+    let script =
+        "until [ -e over ]; do echo unit | tee -a told; sleep 0.05; done; echo time 0.5; exit 0";
+    let program = world.program(script, "600 s", &CURVE);
+    // The first that is asked.
+    let agent = world.agent("n1");
+    let mut run = world.ask("run", &program, &["--rate", "50 %"]);
+    let mut run = run.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    let told = || std::fs::metadata(world.directory.path().join("told")).map_or(0, |of| of.len());
+    wait("it to tell", PATIENCE, || told() > 0);
+    signal(agent, Signal::SIGSTOP);
+    // Seconds of lines of five bytes each, from two ranks: by each of most the agent is asked, as far as nobody minds that it
+    // has not answered the last one.
+    let before = told();
+    wait("it to tell more", PATIENCE, || told() > before + 5 * 160);
+    File::create(world.directory.path().join("over")).unwrap();
+    wait("its end", PATIENCE, || run.try_wait().unwrap().is_some());
+    signal(agent, Signal::SIGCONT);
+    wait("an idle lab", PATIENCE, || world.jobs().is_empty());
+}
+
 // Goal: whoever has had their share is refused like anybody, with the reason, in words and in JSON. Method: a broker
 // that lets users have one reservation each, and one that lasts.
 #[test]

@@ -178,7 +178,7 @@ impl<'a> Held<'a> {
         let execution = Execution::new(cluster, mpi, run);
         let execution = Execution { stopped, limit: Some(&limit), ..execution };
         let ran = execution.under(&self.hold, &mut watch)?;
-        Ok((ran, self.steered.view()))
+        Ok((ran, self.steered.end()))
     }
 }
 

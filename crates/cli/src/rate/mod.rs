@@ -3,6 +3,7 @@
 //! * [`steering`]: from progress to schedules; decides, and asks nobody itself;
 //! * [`controller`]: that in a process of its own, which may be killed;
 //! * [`keeper`]: sees to it that there is one, and carries out what it wants;
+//! * [`inbox`]: what it is told, the most urgent first;
 //! * [`limit`]: how long the run may take at its rate;
 //! * [`counted`]: progress as agents count it by MPI calls, or as a command prints it;
 //! * [`printed`]: that command;
@@ -13,6 +14,7 @@
 pub mod controller;
 pub mod counted;
 pub mod door;
+pub mod inbox;
 pub mod keeper;
 pub mod known;
 pub mod limit;
@@ -25,6 +27,7 @@ use anyhow::Result;
 use controller::Event;
 use counted::Counts;
 use door::{Answer, Asked, Door, RateView};
+use inbox::{Inbox, Input, Inputs, inbox};
 use keeper::{Keeper, Running};
 use keeptime_control::FullSpeed;
 use keeptime_engine::book::Reservation;
@@ -33,7 +36,6 @@ use keeptime_model::units::{CpuPpm, Nanos};
 use limit::{Allowed, RunTime};
 use nodes::GrantedNodes;
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use steering::{Begins, Memory, Phase, Wanted};
@@ -41,7 +43,7 @@ use steering::{Begins, Memory, Phase, Wanted};
 /// Steers one run until it is dropped.
 #[derive(Debug)]
 pub struct Steered {
-    inputs: SyncSender<Input>,
+    inbox: Inbox,
     /// How lines begin that tell of one unit of work.
     word: Option<String>,
     work: u64,
@@ -49,9 +51,9 @@ pub struct Steered {
     told: Option<Nanos>,
     clock: Instant,
     allowed: Allowed,
-    /// Closed first: whoever asks later would wait in vain.
     door: Option<Door>,
-    thread: Option<JoinHandle<()>>,
+    /// Tells at its end how the run stood.
+    thread: Option<JoinHandle<RateView>>,
 }
 
 /// What a run is told of its way to its rate.
@@ -77,15 +79,6 @@ pub enum News<'a> {
         /// Why not.
         reason: &'a str,
     },
-}
-
-enum Input {
-    /// So much was done in all when it was then.
-    Progress { work: u64, at: Nanos },
-    /// Somebody asks.
-    Asked { asked: Asked, answer: SyncSender<Answer> },
-    /// The run has ended.
-    Ended,
 }
 
 impl Steered {
@@ -120,10 +113,10 @@ impl Steered {
             cpu_mechanism: reservation.request.cpu_mechanism,
             cpu_kept_by: BTreeMap::new(),
         };
-        let (inputs, received) = sync_channel(INPUTS_MAX);
-        let asks = inputs.clone();
+        let (inbox, inputs) = inbox();
+        let asks = inbox.clone();
         let door = Door::open(&cluster.rates_directory(), reservation.handle, move |asked| {
-            pass(&asks, asked)
+            asks.ask(asked)
         })?;
         let is_counted = application.progress_source() == Some(ProgressSource::MpiCalls);
         let way = Way {
@@ -138,10 +131,10 @@ impl Steered {
             on_news,
             clock,
         };
-        let thread = std::thread::spawn(move || way.go(&received));
+        let thread = std::thread::spawn(move || way.go(&inputs));
         let (word, door) = (application.progress().map(str::to_owned), Some(door));
         let thread = Some(thread);
-        Ok(Self { inputs, word, work: 0, told: None, clock, allowed, door, thread })
+        Ok(Self { inbox, word, work: 0, told: None, clock, allowed, door, thread })
     }
 
     /// Takes a line of the run's output.
@@ -152,10 +145,10 @@ impl Steered {
         }
         self.work += 1;
         let (work, at) = (self.work, Nanos::from(self.clock.elapsed()));
-        // The next one tells the sum: nothing is lost if this one comes too soon, or finds no room.
+        // The next one tells the sum: nothing is lost if this one comes too soon.
         if self.told.is_none_or(|told| at.saturating_sub(told) >= TOLD_EVERY) {
             self.told = Some(at);
-            let _ = self.inputs.try_send(Input::Progress { work, at });
+            self.inbox.progress(work, at);
         }
     }
 
@@ -164,30 +157,19 @@ impl Steered {
         self.allowed.clone()
     }
 
-    /// How it stands.
-    pub fn view(&self) -> Option<RateView> {
-        match pass(&self.inputs, Asked::State) {
-            Answer::State(view) => Some(view),
-            Answer::Refused { .. } => None,
-        }
+    /// It has ended: nobody steers it any more when this returns. How it stood; nothing if that was told before.
+    pub fn end(&mut self) -> Option<RateView> {
+        // First: whoever is still asking at the door waits for no answer then.
+        self.inbox.end();
+        drop(self.door.take());
+        self.thread.take()?.join().ok()
     }
 }
 
 impl Drop for Steered {
     fn drop(&mut self) {
-        drop(self.door.take());
-        let _ = self.inputs.send(Input::Ended);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.end();
     }
-}
-
-fn pass(inputs: &SyncSender<Input>, asked: Asked) -> Answer {
-    let (answer, answered) = sync_channel(1);
-    let sent = inputs.send(Input::Asked { asked, answer });
-    let ended = || Answer::Refused { reason: "the run has ended".into() };
-    sent.ok().and_then(|()| answered.recv().ok()).unwrap_or_else(ended)
 }
 
 /// A run on its way, and all that is told of it.
@@ -208,20 +190,22 @@ struct Way<F> {
 }
 
 impl<F: FnMut(News<'_>)> Way<F> {
-    /// Until it has ended.
-    fn go(mut self, inputs: &Receiver<Input>) {
+    /// Until it has ended. How it stood then.
+    fn go(mut self, inputs: &Inputs) -> RateView {
         let (mut ticked, mut looked) = (Instant::now(), Instant::now());
         let pause = if self.counts.is_some() { LOOK_EVERY } else { TICK };
         loop {
-            match inputs.recv_timeout(pause) {
+            match inputs.next(pause) {
                 // What it says is about later reports.
-                Ok(Input::Progress { work, at }) => drop(self.tell(&Event::Progress { work, at })),
-                Ok(Input::Asked { asked, answer }) => {
+                Some(Input::Progress { work, at }) => {
+                    drop(self.tell(&Event::Progress { work, at }));
+                }
+                Some(Input::Asked { asked, answer }) => {
                     // Whoever asked may be gone.
                     let _ = answer.send(self.answer(asked));
                 }
-                Ok(Input::Ended) | Err(RecvTimeoutError::Disconnected) => return,
-                Err(RecvTimeoutError::Timeout) => {}
+                Some(Input::Ended) => return self.view,
+                None => {}
             }
             if self.counts.is_some() && looked.elapsed() >= LOOK_EVERY {
                 looked = Instant::now();
@@ -327,5 +311,3 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const ASK_EVERY: Duration = Duration::from_secs(5);
 /// Lines are told no more often than this: reports span a second.
 const TOLD_EVERY: Nanos = Nanos::from_millis(100);
-/// Lines that wait while the broker is asked: more say nothing that the next one does not.
-const INPUTS_MAX: usize = 64;
