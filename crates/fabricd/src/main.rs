@@ -11,9 +11,8 @@ use keeptime_fabric::{Callers, ClusterKey, Config};
 use keeptime_fabricd::{KernelMemories, LoadPublisher};
 use keeptime_linux::cgroup::Hierarchies;
 use keeptime_linux::load::Scope;
-use keeptime_linux::vital;
+use keeptime_linux::{descriptors, vital};
 use keeptime_model::units::CpuPpm;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -151,10 +150,7 @@ fn run(arguments: Arguments) -> Result<()> {
 
 /// Takes all descriptors that it may have: each program takes one, and by hand it is started with few.
 fn take_descriptors() {
-    let taken = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(few, all)| {
-        if few < all { setrlimit(Resource::RLIMIT_NOFILE, all, all) } else { Ok(()) }
-    });
-    if let Err(error) = taken {
+    if let Err(error) = descriptors::raise(u64::MAX) {
         tracing::warn!(%error, "no more descriptors than it was started with");
     }
 }

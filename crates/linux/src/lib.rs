@@ -10,6 +10,7 @@
 //! * [`bound`]: processes that a job borrowed, and where they go back to;
 //! * [`started`]: commands that users started for a job, and how each ends as a whole;
 //! * [`deadline`]: CPU schedules by `SCHED_DEADLINE`;
+//! * [`descriptors`]: how many this process may have;
 //! * [`disk`]: how fast a group may use a disk;
 //! * [`sockets`]: the open connections of a node;
 //! * [`probe`]: what this kernel can enforce, found out by trying;
@@ -33,6 +34,7 @@ pub mod cgroup;
 pub mod clock;
 pub mod counters;
 pub mod deadline;
+pub mod descriptors;
 pub mod disk;
 pub mod egress;
 pub mod flows;
