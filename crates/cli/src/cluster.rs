@@ -5,7 +5,7 @@ use crate::allocation;
 use crate::arguments::BrokerPlace;
 use crate::machine::Machine;
 use crate::place::{self, Found, Where};
-use crate::reach::{AgentPlace, Ranks, Reach, RemoteLauncher, address};
+use crate::reach::{AgentPlace, KeptAgents, Ranks, Reach, RemoteLauncher, address};
 use crate::{brokers, topology};
 use anyhow::{Context, Result};
 use keeptime_agent::client::{Client, ClientError};
@@ -144,18 +144,10 @@ impl Cluster {
             let names = nodes.iter().map(|node| &self.topology.node(*node).name);
             return check_files(lab, names, command);
         }
-        let ask = |node: &NodeIndex| {
-            let place = self.agent(*node);
-            move || place.connect().and_then(|mut client| client.job(job)).map(drop)
-        };
-        let answers: Vec<_> = std::thread::scope(|scope| {
-            let asked: Vec<_> = nodes.iter().map(|node| scope.spawn(ask(node))).collect();
-            asked.into_iter().map(|asked| asked.join()).collect()
-        });
+        let (places, job) = (nodes.iter().map(|node| self.agent(*node)), job.clone());
+        let answers = KeptAgents::new(places).ask(None, move |agent| agent.job(&job).map(drop));
         for (node, answer) in nodes.iter().zip(answers) {
             let name = &self.topology.node(*node).name;
-            // A thread that panicked has said so.
-            let answer = answer.ok().with_context(|| format!("{name} was not asked"))?;
             answer.with_context(|| format!("{name} cannot be used"))?;
         }
         Ok(())

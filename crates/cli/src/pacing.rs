@@ -4,7 +4,7 @@
 use crate::cluster::Cluster;
 use crate::hold::Hold;
 use crate::promised::Promised;
-use crate::reach::KeptAgent;
+use crate::reach::KeptAgents;
 use anyhow::{Context, Result};
 use keeptime_agent::client::ClientError;
 use keeptime_control::Pace;
@@ -26,7 +26,7 @@ pub struct Paced {
     last: Option<Instant>,
     job: Name,
     /// What they are told holds as long as the connection to each of them.
-    agents: Vec<KeptAgent>,
+    agents: KeptAgents,
 }
 
 impl Paced {
@@ -52,7 +52,7 @@ impl Paced {
             word: word.to_owned(),
             last: None,
             job: hold.job(),
-            agents: nodes.iter().map(|node| KeptAgent::new(cluster.agent(*node))).collect(),
+            agents: KeptAgents::new(nodes.iter().map(|node| cluster.agent(*node))),
         })
     }
 
@@ -92,8 +92,9 @@ impl Paced {
     }
 
     fn tell(&mut self, cpu: CpuPpm) -> Result<(), ClientError> {
-        let job = &self.job;
-        self.agents.iter_mut().try_for_each(|agent| agent.ask(|client| client.restrain(job, cpu)))
+        let job = self.job.clone();
+        // However long that takes: what one does later would undo what all are told next.
+        self.agents.ask(None, move |agent| agent.restrain(&job, cpu)).into_iter().collect()
     }
 }
 

@@ -3,8 +3,9 @@
 use super::counted::Look;
 use super::steering::{Applied, Nodes, Used};
 use crate::cluster::Cluster;
-use crate::reach::KeptAgent;
+use crate::reach::KeptAgents;
 use anyhow::{Result, bail};
+use keeptime_agent::client::{Client as Agent, ClientError as AgentError};
 use keeptime_broker::client::{Client as Broker, ClientError};
 use keeptime_broker::wire::{Problem, ResourceLine, ResourceName, Timeline};
 use keeptime_control::Schedule;
@@ -16,7 +17,7 @@ use keeptime_model::reservation::{Ask, Grant, Handle, NodeChoice, Request, Resou
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos};
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What was granted, changed by changing the reservation.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub struct GrantedNodes {
     lasts: Option<Nanos>,
     /// By rank, as their agents.
     names: Vec<Name>,
-    agents: Vec<KeptAgent>,
+    agents: KeptAgents,
     clock: Instant,
 }
 
@@ -43,46 +44,47 @@ impl GrantedNodes {
         else {
             bail!("{handle} holds no resources");
         };
-        let agents = node_indices(cluster, grant)?.into_iter();
-        let agents = agents.map(|node| KeptAgent::new(cluster.agent(node)));
+        let agents = node_indices(cluster, grant)?.into_iter().map(|node| cluster.agent(node));
         Ok(Self {
             broker: cluster.broker()?,
             handle,
             job: handle.job(),
             lasts: reservation.request.duration_nanos,
             names: grant.nodes.clone(),
-            agents: agents.collect(),
+            agents: KeptAgents::new(agents),
             clock,
         })
     }
 
     /// How many.
     pub fn count(&self) -> usize {
-        self.agents.len()
+        self.agents.count()
     }
 
     /// What each counts of the program's MPI calls; nothing if one does not answer.
     pub fn look(&mut self) -> Option<Vec<Look>> {
-        let (job, clock) = (&self.job, self.clock);
-        let look = |agent: &mut KeptAgent| {
-            let status = agent.ask(|client| client.job(job)).ok()?;
-            Some(Look::of(&status, clock.elapsed().into()))
-        };
-        self.agents.iter_mut().map(look).collect()
+        let (job, clock) = (self.job.clone(), self.clock);
+        self.ask(move |agent| {
+            let status = agent.job(&job)?;
+            Ok(Look::of(&status, clock.elapsed().into()))
+        })
     }
 
     /// What keeps the job's share on each node where it has processes; nothing if one does not answer.
     pub fn kept(&mut self) -> Option<BTreeMap<Name, Option<CpuMechanism>>> {
-        let job = &self.job;
-        let mut kept = BTreeMap::new();
-        for (name, agent) in self.names.iter().zip(&mut self.agents) {
-            let status = agent.ask(|client| client.job(job)).ok()?;
-            // Of nobody anything can be said.
-            if !status.processes.is_empty() {
-                kept.insert(name.clone(), status.cpu_kept_by);
-            }
-        }
-        Some(kept)
+        let job = self.job.clone();
+        let statuses = self.ask(move |agent| agent.job(&job))?;
+        // Of nobody anything can be said.
+        let each = self.names.iter().zip(statuses).filter(|(_, told)| !told.processes.is_empty());
+        Some(each.map(|(name, told)| (name.clone(), told.cpu_kept_by)).collect())
+    }
+
+    /// What all agents say; nothing if one does not.
+    fn ask<T: Send + 'static>(
+        &mut self,
+        question: impl Fn(&mut Agent) -> Result<T, AgentError> + Send + Sync + 'static,
+    ) -> Option<Vec<T>> {
+        self.agents.ask(Some(ANSWERS_WITHIN), question).into_iter().map(Result::ok).collect()
     }
 
     /// Has the reservation last longer by `span`, with what its nodes have now.
@@ -131,9 +133,8 @@ impl GrantedNodes {
 
 impl Nodes for GrantedNodes {
     fn used(&mut self) -> Option<Used> {
-        let job = &self.job;
-        let used = |agent: &mut KeptAgent| agent.ask(|client| client.used(job)).ok();
-        let each = self.agents.iter_mut().map(used).collect::<Option<_>>()?;
+        let job = self.job.clone();
+        let each = self.ask(move |agent| agent.used(&job))?;
         Some(Used { at: self.clock.elapsed().into(), each })
     }
 
@@ -191,6 +192,9 @@ pub fn node_indices(cluster: &Cluster, grant: &Grant) -> Result<Vec<NodeIndex>> 
     };
     grant.nodes.iter().map(index).collect()
 }
+
+/// A node that takes longer to answer tells nothing: whoever asks how the run stands, or for another rate, waits behind this.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {

@@ -2,10 +2,12 @@
 //! of a lab, or by `ssh` and what is called as it is.
 
 mod far;
+mod kept;
 mod lab;
 mod script;
 
 pub use far::{Far, Plan};
+pub use kept::KeptAgents;
 pub use lab::{exec_line, network as lab_network};
 pub use script::RemoteLauncher;
 
@@ -20,12 +22,9 @@ use keeptime_launch::slurm::{self, Allocation};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::topology::{Node, Topology};
-use std::fmt;
-use std::io;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// The way to the nodes of a cluster.
 #[derive(Debug)]
@@ -158,6 +157,14 @@ pub fn address(node: &Node) -> Result<Ipv4Addr> {
 }
 
 impl AgentPlace {
+    /// In people's words.
+    fn called(&self) -> String {
+        match self {
+            Self::Socket(socket) => socket.display().to_string(),
+            Self::Relay { node, .. } => node.to_string(),
+        }
+    }
+
     /// A connection to it.
     ///
     /// # Errors
@@ -176,111 +183,5 @@ impl AgentPlace {
                 Client::through(node, command)
             }
         }
-    }
-}
-
-impl fmt::Display for AgentPlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Socket(socket) => socket.display().fmt(f),
-            Self::Relay { node, .. } => node.fmt(f),
-        }
-    }
-}
-
-/// An agent that is asked now and then: the connection is kept, and made anew when it broke. One that was waited for in vain is
-/// left alone for as long, so that whoever asks several things goes on with what else there is to do.
-#[derive(Debug)]
-pub struct KeptAgent {
-    place: AgentPlace,
-    client: Option<Client>,
-    alone_until: Option<Instant>,
-}
-
-impl KeptAgent {
-    /// The agent there; connects when it is asked first.
-    pub fn new(place: AgentPlace) -> Self {
-        Self { place, client: None, alone_until: None }
-    }
-
-    /// Asks it, once more on a new connection if the former one broke.
-    ///
-    /// # Errors
-    /// If it does not answer, has not done so just before, or refuses.
-    pub fn ask<T>(
-        &mut self,
-        ask: impl Fn(&mut Client) -> Result<T, ClientError>,
-    ) -> Result<T, ClientError> {
-        let asked = Instant::now();
-        if self.alone_until.is_some_and(|until| asked < until) {
-            let source = io::Error::new(io::ErrorKind::TimedOut, "it has not answered just before");
-            return Err(ClientError::Unreachable { place: self.place.to_string(), source });
-        }
-        let answer = self.ask_again(asked, ask);
-        let is_in_vain = answer.as_ref().is_err_and(ClientError::is_retryable);
-        let waited = Some(asked.elapsed()).filter(|waited| is_in_vain && *waited >= LONG);
-        self.alone_until = waited.map(|waited| Instant::now() + waited);
-        answer
-    }
-
-    fn ask_again<T>(
-        &mut self,
-        asked: Instant,
-        ask: impl Fn(&mut Client) -> Result<T, ClientError>,
-    ) -> Result<T, ClientError> {
-        if let Some(client) = &mut self.client {
-            let answer = ask(client);
-            if !answer.as_ref().is_err_and(ClientError::is_retryable) {
-                return answer;
-            }
-            self.client = None;
-            // One that hangs does so on every connection.
-            if asked.elapsed() >= LONG {
-                return answer;
-            }
-        }
-        let mut client = self.place.connect()?;
-        let answer = ask(&mut client);
-        if !answer.as_ref().is_err_and(ClientError::is_retryable) {
-            self.client = Some(client);
-        }
-        answer
-    }
-}
-
-/// Who was waited for so long hangs; an agent that begins anew hangs up at once, and is there a moment later.
-const LONG: Duration = Duration::from_secs(1);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::net::UnixListener;
-
-    // Goal: what an agent that hangs costs is bounded, and one that has only begun anew is asked again at once. Method: one
-    // that is waited for as long as it takes, and counts how often it is asked.
-    #[test]
-    fn an_agent_that_was_waited_for_in_vain_is_left_alone_for_as_long() {
-        let directory = tempfile::tempdir().unwrap();
-        let socket = directory.path().join("agent.sock");
-        let _agent = UnixListener::bind(&socket).unwrap();
-        let mut agent = KeptAgent::new(AgentPlace::Socket(socket));
-        let asked = std::cell::Cell::new(0);
-        let mut ask = |waits: Duration, answers: bool| {
-            asked.set(0);
-            let answer = agent.ask(|_| {
-                asked.set(asked.get() + 1);
-                std::thread::sleep(waits);
-                let unreachable = |source| ClientError::Unreachable { place: "n1".into(), source };
-                answers.then_some(()).ok_or_else(|| unreachable(io::ErrorKind::WouldBlock.into()))
-            });
-            (answer.is_ok(), asked.get())
-        };
-        assert_eq!(ask(Duration::ZERO, true), (true, 1));
-        assert_eq!(ask(Duration::ZERO, false), (false, 2), "on a new connection");
-        assert_eq!(ask(Duration::ZERO, true), (true, 1));
-        assert_eq!(ask(LONG, false), (false, 1));
-        assert_eq!(ask(Duration::ZERO, true), (false, 0));
-        std::thread::sleep(LONG);
-        assert_eq!(ask(Duration::ZERO, true), (true, 1));
     }
 }

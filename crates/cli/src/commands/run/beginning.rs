@@ -1,7 +1,8 @@
 //! When a reservation that was made before begins, at the broker and on its nodes.
 
 use crate::cluster::Cluster;
-use crate::reach::KeptAgent;
+use crate::reach::KeptAgents;
+use keeptime_agent::wire::JobStatus;
 use keeptime_broker::client::ClientError;
 use keeptime_model::name::Name;
 use keeptime_model::topology::NodeIndex;
@@ -22,32 +23,30 @@ pub(in crate::commands) fn may_pass(error: &ClientError) -> bool {
 #[derive(Debug)]
 pub(in crate::commands) struct Beginning {
     job: Name,
-    agents: Vec<KeptAgent>,
+    agents: KeptAgents,
 }
 
 impl Beginning {
     pub(in crate::commands) fn of(cluster: &Cluster, nodes: &[NodeIndex], job: Name) -> Self {
-        let agents = nodes.iter().map(|node| KeptAgent::new(cluster.agent(*node)));
-        Self { job, agents: agents.collect() }
+        Self { job, agents: KeptAgents::new(nodes.iter().map(|node| cluster.agent(*node))) }
     }
 
-    /// Whether all of them have. One that does not answer may do so a moment later.
-    fn is_over(&mut self) -> bool {
-        let job = &self.job;
-        let has_begun = |agent: &mut KeptAgent| {
-            let status = agent.ask(|client| client.job(job));
-            // It is assigned a moment before it begins. Older agents say no more than what keeps its share.
-            status.is_ok_and(|status| status.begun || status.cpu_kept_by.is_some())
-        };
-        self.agents.iter_mut().all(has_begun)
+    /// Whether all of them have, as they say `within` this. One that does not answer may do so a moment later.
+    fn is_over(&mut self, within: Duration) -> bool {
+        let job = self.job.clone();
+        let statuses = self.agents.ask(Some(within), move |agent| agent.job(&job));
+        // It is assigned a moment before it begins. Older agents say no more than what keeps its share.
+        let has_begun = |status: JobStatus| status.begun || status.cpu_kept_by.is_some();
+        statuses.into_iter().all(|status| status.is_ok_and(has_begun))
     }
 
     /// Waits until all of them have. One that does not come to it is not waited for any longer: the run then
     /// says what it lacks.
     pub(in crate::commands) fn wait(&mut self) {
-        let waiting = Instant::now();
-        while !self.is_over() {
-            if waiting.elapsed() >= AGENTS_WITHIN {
+        let until = Instant::now() + AGENTS_WITHIN;
+        let left = || until.duration_since(Instant::now());
+        while !self.is_over(left()) {
+            if left().is_zero() {
                 return;
             }
             std::thread::sleep(LOOK_EVERY);
@@ -59,7 +58,7 @@ impl Beginning {
 mod tests {
     use super::*;
     use crate::reach::AgentPlace;
-    use keeptime_agent::wire::{JobStatus, Request, Response};
+    use keeptime_agent::wire::{Request, Response};
     use keeptime_model::assignment::CpuMechanism;
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
@@ -91,9 +90,9 @@ mod tests {
                 (&stream).write_all(line.as_bytes()).unwrap();
             }
         });
-        let agents = vec![KeptAgent::new(AgentPlace::Socket(socket))];
+        let agents = KeptAgents::new([AgentPlace::Socket(socket)]);
         let mut beginning = Beginning { job: job(), agents };
-        let looks = (0..=N).map(|_| beginning.is_over()).collect();
+        let looks = (0..=N).map(|_| beginning.is_over(AGENTS_WITHIN)).collect();
         drop(beginning);
         agent.join().unwrap();
         looks
