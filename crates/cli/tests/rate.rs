@@ -6,6 +6,7 @@
 mod world;
 
 use keeptime_linux::testing::skip;
+use keeptime_model::units::CpuPpm;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -13,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
-use world::{PATIENCE, World, assert_code, said, wait};
+use world::{BELOW_A_LEASE, PATIENCE, World, assert_code, said, wait};
 
 /// Two ranks that compute and tell each iteration, until they are ended. The CPU of one at full speed.
 const FULL: u32 = 30;
@@ -54,17 +55,15 @@ impl<'a> Running<'a> {
 
     /// The process of its controller, by its number; nothing while there is none.
     fn controller(&self) -> Option<i32> {
-        let is_its = |process: &i32| {
-            let words = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        let is_its = |process: &Path| {
+            let words = fs::read(process.join("cmdline")).unwrap_or_default();
             // What follows the name: state, parent.
-            let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+            let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
             let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1));
             words.ends_with(b"launch\0controller\0")
                 && parent.and_then(|parent| parent.parse().ok()) == Some(self.child.id())
         };
-        let entries = fs::read_dir("/proc").unwrap().flatten();
-        let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<i32>().ok();
-        entries.filter_map(number).find(is_its)
+        numbers_of(is_its).pop()
     }
 
     /// The share of a processor that the first node is held at.
@@ -94,6 +93,13 @@ impl Drop for Running<'_> {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The processes of which `is_one` holds, which sees their directories of `/proc`.
+fn numbers_of(is_one: impl Fn(&Path) -> bool) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let entries = entries.filter(|entry| is_one(&entry.path()));
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// All runs that `keeptime top` shows.
@@ -223,6 +229,50 @@ fn a_run_outlives_its_controllers() {
     // Half of full speed, and corrections; then a fifth.
     assert!(!shares.is_empty() && shares.iter().all(|share| *share < full * 3 / 4), "{shares:?}");
     assert!(shares.last().is_some_and(|last| *last * 4 < shares[0] * 3), "{shares:?}");
+}
+
+// Goal: a rank that dies ends a run at a rate as a failure of its program, which gives back at once what it had, and of which
+// nothing is left on any node. Method: one of two is killed while they are held.
+#[test]
+fn a_rank_that_dies_ends_its_run_and_leaves_nothing() {
+    let Some(world) = World::new("ratedies", 40) else { return };
+    let idle = world.processes();
+    // No other test's ranks have this command line.
+    let script = format!("of={}; {TURNS}", world.name);
+    let mut running = Running::start(&world, &script, &["--rate", "50 %"]);
+    running.wait_for("steered");
+    wait("its share to be kept", PATIENCE, || {
+        world.jobs().iter().all(|job| job.cpu_kept_by.is_some())
+    });
+    let lab = world.lab();
+    let has_group = || {
+        let mut nodes = lab.topology().nodes().iter();
+        nodes.any(|node| lab.group(&node.name).unwrap().child("r1").unwrap().exists())
+    };
+    assert!(has_group());
+    let rank = format!("/bin/sh\0-c\0{script}\0");
+    let ranks = numbers_of(|process| {
+        fs::read(process.join("cmdline")).is_ok_and(|words| words == rank.as_bytes())
+    });
+    assert_eq!(ranks.len(), 2, "{ranks:?}");
+    kill(Pid::from_raw(ranks[1]), Signal::SIGKILL).unwrap();
+
+    let mut status = None;
+    wait("the end of the run", PATIENCE, || {
+        status = running.child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().code(), Some(2));
+    world.wait_until_idle(&idle, BELOW_A_LEASE);
+    let list = world.run(&["list", "--all"], 0);
+    assert!(list.contains("failed") && list.contains("exit code 137"), "{list}");
+    assert_eq!(running.view(), Value::Null);
+    let nodes = world.broker().nodes(None).unwrap().nodes;
+    assert!(nodes.iter().all(|node| node.cpu_reserved_ppm == CpuPpm::new(0)), "{nodes:?}");
+    assert!(!has_group());
+    // Others have all of it, at once.
+    let all = ["reserve", "--nodes", "n1,n2", "--cpu", "40 %", "--for", "60s"];
+    world.run(&all, 0);
 }
 
 // Goal: programs share nodes that could not have one of them at full speed beside the other. Method: the first measures
