@@ -19,6 +19,8 @@ use std::time::Duration;
 pub struct Started {
     /// Of its group, inside of the job's.
     name: String,
+    /// What the kernel knows that by: once it has ended, the group of another command may have the name.
+    id: u64,
 }
 
 impl Group {
@@ -31,11 +33,11 @@ impl Group {
     pub fn take_in(&self, process: Identity) -> Result<Started, CgroupError> {
         let (directory, pid) = (self.in_version_2()?, process.pid);
         if let Some(name) = self.command_of(pid)? {
-            return Ok(Started { name });
+            return self.command(name);
         }
         let origin = self.origin_of(pid)?;
-        let name = new_group(&directory)?;
-        let inner = directory.join(&name);
+        let command = self.command(new_group(&directory)?)?;
+        let inner = directory.join(&command.name);
         // What is not limited in version 2 is by the others: in these it is simply the job's.
         let others = self.hierarchies().iter().filter(|h| h.controller().is_some());
         let mut others = others.map(|h| h.root().join(self.path()));
@@ -44,7 +46,7 @@ impl Group {
             .and_then(|()| move_into(&inner, pid))
             .and_then(|()| check_same(process));
         match moved {
-            Ok(()) => Ok(Started { name }),
+            Ok(()) => Ok(command),
             Err(error) => {
                 origin.map_or(Ok(()), |origin| self.put_back(&origin, pid))?;
                 retry(|| remove_with_descendants(&inner))?;
@@ -53,19 +55,26 @@ impl Group {
         }
     }
 
-    /// Ends a command with all that it started, and with the groups that it made. Nothing happens if it has ended.
+    /// Ends a command with all that it started, and with the groups that it made. Nothing happens if it has ended, whoever has its
+    /// group's name by now.
     ///
     /// # Errors
     /// If something does not end at once: it was killed, and asking again finds it gone.
     pub fn end(&self, started: &Started) -> Result<(), CgroupError> {
         let inner = self.child(&started.name)?;
-        if !inner.exists() {
+        if !inner.id().is_ok_and(|found| found.id == started.id) {
             return Ok(());
         }
         inner.kill_within(PATIENCE)?;
         // Not `Group::remove`: the job's own group may be empty, and stays. And once: what the kernel is not done with is
         // removed when this is asked again.
         remove_with_descendants(&self.in_version_2()?.join(&started.name))
+    }
+
+    /// The command whose group has this name now.
+    fn command(&self, name: String) -> Result<Started, CgroupError> {
+        let id = self.child(&name)?.id()?.id;
+        Ok(Started { name, id })
     }
 
     /// The group of the command that a process belongs to, if it belongs to one of this job.
@@ -106,11 +115,34 @@ mod tests {
         let unified = V2::at(unified.path(), 0).unwrap();
         let all = Hierarchies::of(Some(V1::at(cpu.path())), None, Some(unified)).unwrap();
         let group = all.group("keeptime/n1/r1").unwrap();
-        let [first, second] = [0, 1].map(|number| Started { name: format!("{PREFIX}{number}") });
+        let started = |number| group.command(format!("{PREFIX}{number}")).unwrap();
+        let [first, second] = [0, 1].map(started);
         group.end(&first).unwrap();
         group.end(&first).unwrap();
         assert_eq!(group.children().unwrap().into_iter().collect::<Vec<_>>(), ["_command.1"]);
         group.end(&second).unwrap();
         assert!(job.is_dir());
+    }
+
+    // Goal: who has hung up late on a command that has ended does not end another one, whose group has the same name. Method: the
+    // directory of the first is moved away and not removed, since another one may then have its number.
+    #[test]
+    fn a_command_that_has_ended_is_not_the_next_of_its_name() {
+        let (cpu, unified) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let job = unified.path().join("keeptime/n1/r1");
+        let [group, away] = ["_command.0", "away"].map(|name| job.join(name));
+        std::fs::create_dir_all(&group).unwrap();
+        std::fs::write(unified.path().join("cgroup.controllers"), "").unwrap();
+        let unified = V2::at(unified.path(), 0).unwrap();
+        let all = Hierarchies::of(Some(V1::at(cpu.path())), None, Some(unified)).unwrap();
+        let job = all.group("keeptime/n1/r1").unwrap();
+        let former = job.command("_command.0".into()).unwrap();
+        std::fs::rename(&group, &away).unwrap();
+        std::fs::create_dir(&group).unwrap();
+        let later = job.command("_command.0".into()).unwrap();
+        job.end(&former).unwrap();
+        assert!(group.is_dir());
+        job.end(&later).unwrap();
+        assert!(!group.exists());
     }
 }

@@ -361,6 +361,11 @@ fn a_command_ends_with_all_that_it_started_and_no_other_does() {
     assert!(ended(0));
     wait_until("the end of the second", || ended(1));
     assert!(job.0.pids().unwrap().is_empty() && job.0.exists());
+    // One that has the name of the first is another one.
+    let later = Program::shell("exec sleep 60");
+    assert_ne!(job.0.take_in(later.identity()).unwrap(), started[0]);
+    assert!(ended(0));
+    assert_eq!(job.0.pids().unwrap(), [later.pid()]);
     assert!(job.0.take_in(Identity { pid: i32::MAX, start: 0 }).unwrap_err().is_away());
 }
 
