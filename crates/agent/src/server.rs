@@ -16,7 +16,6 @@ use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_mpiqos::wire::{Answer, RankAnswer, Report};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, BufReader};
 use std::num::NonZero;
@@ -187,8 +186,7 @@ fn converse<E: Enforcer>(
 ) -> io::Result<()> {
     let process = getsockopt(&stream, PeerCredentials)?.pid();
     let visit = lock(agent).programs().visit();
-    let (started, restrained) = (Vec::new(), BTreeSet::new());
-    let mut lasting = Lasting { agent, visit: &visit, started, restrained };
+    let mut lasting = Lasting { agent, visit: &visit, started: Vec::new() };
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Line::default();
@@ -231,12 +229,7 @@ fn converse<E: Enforcer>(
                 }
             }
             Ok(Request::Restrain { job, cpu_ppm }) => {
-                let mut agent = lock(agent);
-                let response = agent.restrain(&job, cpu_ppm, &visit, requester, now());
-                if response == Response::Done {
-                    lasting.restrained.insert(job);
-                }
-                response
+                lock(agent).restrain(&job, cpu_ppm, &visit, requester, now())
             }
             Ok(request) => lock(agent).answer(request, requester, now()),
         };
@@ -269,12 +262,11 @@ fn answer_rank<E: Enforcer>(
     }
 }
 
-/// What lasts as long as a connection: commands of jobs, and that jobs are restrained.
+/// What lasts as long as a connection: commands of jobs, and that jobs are restrained, which the agent knows.
 struct Lasting<'a, E: Enforcer> {
     agent: &'a Mutex<Agent<E>>,
     visit: &'a Visit,
     started: Vec<(Name, Started)>,
-    restrained: BTreeSet<Name>,
 }
 
 impl<E: Enforcer> Lasting<'_, E> {
@@ -282,8 +274,7 @@ impl<E: Enforcer> Lasting<'_, E> {
     fn is_wanted(&self) -> bool {
         let agent = lock(self.agent);
         let is_there = |job: &Name| agent.assignments().any(|assigned| assigned.job == *job);
-        let started = self.started.iter().map(|(job, _)| job);
-        started.chain(&self.restrained).any(is_there)
+        agent.restrains(self.visit) || self.started.iter().any(|(job, _)| is_there(job))
     }
 
     /// Ends a command. Others are answered between two tries.
@@ -300,9 +291,7 @@ impl<E: Enforcer> Lasting<'_, E> {
 
 impl<E: Enforcer> Drop for Lasting<'_, E> {
     fn drop(&mut self) {
-        if !self.restrained.is_empty() {
-            lock(self.agent).lift(self.visit);
-        }
+        lock(self.agent).lift(self.visit);
         for (job, command) in &self.started {
             if let Err(error) = self.end(job, command) {
                 tracing::warn!("a command of {job} is not ended: {}", chain(error.as_ref()));
@@ -557,21 +546,50 @@ mod tests {
         assert_eq!(restraint(), None);
     }
 
+    /// How long [`impatient`] lets its other end be silent.
+    const MOMENT: Duration = Duration::from_millis(10);
+
+    /// Both ends of a connection of which the second may be closed after a moment.
+    fn impatient() -> (UnixStream, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_read_timeout(Some(MOMENT)).unwrap();
+        ours.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        (ours, theirs)
+    }
+
+    // Goal: a connection is there as long as what it holds a job at, and not for nothing. Method: it says less than is assigned,
+    // and then all of it, which is nothing to hold.
+    #[test]
+    fn who_restrains_a_job_may_be_silent_as_long_as_that_lasts() {
+        let directory = tempfile::tempdir().unwrap();
+        let agent = agent(&directory);
+        let (ours, theirs) = impatient();
+        thread::scope(|scope| {
+            scope.spawn(|| converse(&agent, theirs, &Requester::Trusted, &Room::default()));
+            let mut reader = BufReader::new(&ours);
+            let mut restrain = |percent| {
+                let cpu_ppm = CpuPpm::from_percent(percent);
+                lines::say(&mut &ours, &Request::Restrain { job: job(), cpu_ppm }).unwrap();
+                lines::hear::<Response>(&mut reader, REQUEST_BYTES_MAX).unwrap()
+            };
+            assert_eq!(restrain(5), Response::Done);
+            thread::sleep(20 * MOMENT);
+            assert_eq!(lock(&agent).restraint(&job()), Some(CpuPpm::from_percent(5)));
+            assert_eq!(restrain(10), Response::Done);
+            let ended = reader.read_line(&mut String::new());
+            assert_eq!(ended.unwrap(), 0, "the connection has ended");
+        });
+    }
+
     // Goal: how far a rank is stays known while it says nothing, as between two iterations that take hours, and its connection
     // ends with its job. Method: a connection whose other end may be silent for a moment only.
     #[test]
     fn a_rank_that_is_silent_stays_known_as_long_as_its_job_is_there() {
-        const MOMENT: Duration = Duration::from_millis(10);
         let directory = tempfile::tempdir().unwrap();
         let agent = agent(&directory);
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        theirs.set_read_timeout(Some(MOMENT)).unwrap();
-        ours.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let (ours, theirs) = impatient();
         let progress = Progress { rank: 0, operations: 7, period: 1, told: 0 };
-        let told = Request::MpiProgress { job: Some(job()), progress };
-        let mut line = serde_json::to_vec(&told).unwrap();
-        line.push(b'\n');
-        (&ours).write_all(&line).unwrap();
+        lines::say(&mut &ours, &Request::MpiProgress { job: Some(job()), progress }).unwrap();
         thread::scope(|scope| {
             scope.spawn(|| converse(&agent, theirs, &Requester::Trusted, &Room::default()));
             let mut reader = BufReader::new(&ours);

@@ -140,7 +140,12 @@ impl<E: Enforcer> Agent<E> {
         Err(BindError::Failed(error))
     }
 
-    /// A connection has ended that had restrained jobs: they have all of their CPU again, unless somebody else restrains them.
+    /// Whether a job that is there is restrained by the connection `visit`.
+    pub(crate) fn restrains(&self, visit: &Visit) -> bool {
+        self.restraints.are_held_by(visit.number())
+    }
+
+    /// A connection has ended: what it had restrained has all of its CPU again, unless somebody else restrains it.
     pub(crate) fn lift(&mut self, visit: &Visit) {
         let held = self.restraints.leave(visit.number());
         // With one of them all that have changed are looked at. The next tick tries again.

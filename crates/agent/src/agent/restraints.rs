@@ -18,6 +18,11 @@ impl Restraints {
         self.0.get(job)?.last().map(|(_, cpu)| *cpu)
     }
 
+    /// Whether a connection restrains any job.
+    pub fn are_held_by(&self, connection: u64) -> bool {
+        self.0.values().flatten().any(|(other, _)| *other == connection)
+    }
+
     /// A connection restrains a job, whatever it or others have said; what that was.
     pub fn add(&mut self, job: &Name, connection: u64, cpu: CpuPpm) -> Said {
         let said = self.0.entry(job.clone()).or_default();
@@ -74,6 +79,7 @@ mod tests {
         restraints.add(&job, 3, quarter);
         restraints.add(&job, 3, quarter);
         assert_eq!(restraints.of(&job), Some(quarter));
+        assert_eq!([1, 2, 3].map(|other| restraints.are_held_by(other)), [false, true, true]);
         assert_eq!(restraints.leave(3), std::slice::from_ref(&job));
         assert_eq!(restraints.of(&job), Some(half), "the other is still there");
         assert_eq!(restraints.leave(2), std::slice::from_ref(&job));
