@@ -133,12 +133,20 @@ impl Bounds {
     /// What each of `processes` has that share `cpu` in equal parts: at most what one task can have, and in
     /// longer periods where its slice would be too short.
     pub fn part(&self, cpu: CpuPpm, period: Nanos, processes: usize) -> Schedule {
-        let processes = u32::try_from(processes.max(1)).unwrap_or(u32::MAX);
-        let each = CpuPpm::new(cpu.get() / processes).min(self.task_most_ppm);
+        let each = equal_part(cpu, processes).min(self.task_most_ppm);
         // A part of nothing is no slice in any period: that is refused.
         let slice = self.slice_least_nanos.get().saturating_mul(1_000_000);
         let period_least = Nanos::new(slice.div_ceil(u64::from(each.get()).max(1)));
         Schedule::new(each, period.max(self.periods_nanos[0]).max(period_least))
+    }
+
+    /// Whether each of `processes` that share `cpu` in equal parts can have all of its part.
+    ///
+    /// # Errors
+    /// [`Refusal::TooLarge`] where [`Self::part`] is less.
+    pub fn check_part(&self, cpu: CpuPpm, processes: usize) -> Result<(), Refusal> {
+        let (most, wanted) = (self.task_most_ppm, equal_part(cpu, processes));
+        if wanted > most { Err(Refusal::TooLarge { most, wanted }) } else { Ok(()) }
     }
 
     /// All that may be promised.
@@ -236,6 +244,10 @@ impl Bounds {
     }
 }
 
+fn equal_part(cpu: CpuPpm, processes: usize) -> CpuPpm {
+    CpuPpm::new(cpu.get() / u32::try_from(processes.max(1)).unwrap_or(u32::MAX))
+}
+
 /// What has this ratio in the kernel, rounded down.
 fn of_kernel(ratio: u64) -> CpuPpm {
     let ppm = (u128::from(ratio) * 1_000_000) >> 20;
@@ -318,6 +330,17 @@ mod tests {
         assert_eq!(part(90, 1, 1), task(90, 2));
         let nothing = bounds.part(CpuPpm::new(1), Nanos::from_millis(10), 2);
         assert!(matches!(bounds.admit(&[], &[nothing]), Err(Refusal::SliceTooShort { .. })));
+    }
+
+    #[test]
+    fn a_part_that_is_cut_is_told() {
+        let bounds = Bounds::user_level(8);
+        let check =
+            |percent, processes| bounds.check_part(CpuPpm::from_percent(percent), processes);
+        assert_eq!([check(98, 1), check(400, 5), check(784, 8)], [const { Ok(()) }; 3]);
+        let told = |percent, processes| check(percent, processes).unwrap_err().to_string();
+        assert_eq!(told(400, 1), "one task can have at most 98 %, and 400 % was asked for");
+        assert_eq!(told(400, 4), "one task can have at most 98 %, and 100 % was asked for");
     }
 
     /// Earliest deadline first on one processor in steps of 1 us, all tasks starting together:

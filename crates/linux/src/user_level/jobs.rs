@@ -151,6 +151,23 @@ impl JobSchedules {
         }
     }
 
+    /// Why [`Self::share`] would give the processes of a job's group less than their parts of `cpu`: each stays on one
+    /// processor, however many threads it has. Nothing where they have all of it, or none is there.
+    ///
+    /// # Errors
+    /// If `/proc` or the group cannot be read.
+    pub fn cut(&self, group: &Group, cpu: CpuPpm) -> Result<Option<Refusal>, SharingError> {
+        // Most shares are no more than one process can have: nobody has to be looked at.
+        if self.bounds.check_part(cpu, 1).is_ok() {
+            return Ok(None);
+        }
+        let tasks = deadline::observe(&processes(group)?)?;
+        Ok(match deadline::carriers(&tasks).len() {
+            0 => None,
+            sharers => self.bounds.check_part(cpu, sharers).err(),
+        })
+    }
+
     /// Makes ordinary processes of those of a job. Nothing happens where none is scheduled.
     ///
     /// # Errors
