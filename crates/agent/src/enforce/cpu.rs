@@ -292,11 +292,18 @@ impl CpuKeeper {
         assignment: &Assignment,
         group: &Group,
     ) -> Result<Result<Way, Obstacle>, BoxedError> {
+        let cpu = assignment.cpu_ppm;
+        let cut = self.schedules.cut(group, cpu)?.map(|refusal| refusal.to_string());
+        if let Some(why) = &cut
+            && self.found.keeps_by(CpuMechanism::Bandwidth)
+        {
+            // That keeps all of it.
+            return Ok(Err(why.clone()));
+        }
         if let Err(error) = self.schedules.look_for_guard() {
             tracing::warn!("nobody sets free what this agent holds if it is killed: {error}");
         }
-        let cpu = assignment.cpu_ppm;
-        let lacking = user_level::shortage(&self.found).map(str::to_owned);
+        let lacking = cut.or_else(|| user_level::shortage(&self.found).map(str::to_owned));
         match self.schedules.share(group, cpu, period_of(assignment))? {
             Ok(None) => {
                 let limit = Limit::of(assignment, cpu);
@@ -384,10 +391,13 @@ fn with_launchers(cpu: CpuPpm) -> CpuPpm {
 mod tests {
     use super::*;
     use keeptime_control::admission::Bounds;
-    use keeptime_linux::cgroup::{Hierarchies, V1};
+    use keeptime_linux::cgroup::{Hierarchies, V1, V2};
+    use keeptime_linux::testing::skip;
     use keeptime_model::capability::{Answer, Capability};
     use keeptime_model::units::WallTime;
     use std::fs;
+    use std::path::PathBuf;
+    use std::process::{Child, Command};
 
     // Goal: what somebody else writes into a job's group lasts until the next look, and what is right is not written again.
     // Method: files in the place of the kernel's, which ends what it shows with a new line, as nobody writes it.
@@ -450,6 +460,75 @@ mod tests {
         assert_eq!(quotas(&written), ["4000", "3000", "1500", "1500"]);
     }
 
+    fn capability(feature: Feature) -> Capability {
+        Capability { feature, answer: Answer::Yes, tried: String::new() }
+    }
+
+    /// A process that only sleeps, killed with this.
+    struct Sleeping(Child);
+
+    impl Sleeping {
+        fn start() -> Self {
+            Self(Command::new("sleep").arg("60").spawn().unwrap())
+        }
+    }
+
+    impl Drop for Sleeping {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// One process of which more is asked from user space than it can have there.
+    fn of_four_processors() -> Assignment {
+        let until = WallTime::from_unix_nanos(9);
+        let job = Assignment::new("r1".parse().unwrap(), CpuPpm::from_percent(400), until);
+        Assignment { cpu_mechanism: CpuMechanism::UserLevel, ..job }
+    }
+
+    // Goal: a rank whose threads have four processors reserved has more than a part of one.
+    #[test]
+    fn what_no_process_can_have_from_user_space_is_kept_by_bandwidth() {
+        let (mut written, rank) = (Written::new(), Sleeping::start());
+        written.keeper.found.0.push(capability(Feature::CpuUserLevel));
+        let job = of_four_processors();
+        fs::write(written.processes("r1"), rank.0.id().to_string()).unwrap();
+        written.keeper.keep(&job, &written.group).unwrap();
+        let kept = written.keeper.kept(&job.job).unwrap();
+        assert_eq!(kept.by, Some(CpuMechanism::Bandwidth));
+        let why = kept.obstacle.as_ref().unwrap();
+        assert!(why.contains("at most 98 %, and 400 % was asked for"), "{why}");
+        assert_eq!(written.quota("r1"), "40000");
+    }
+
+    // Goal: where nothing else keeps the share, what is missing of it is told. Method: a process that is scheduled indeed, in a
+    // directory in the place of its group.
+    #[test]
+    fn what_no_process_can_have_is_told_where_nothing_else_keeps_it() {
+        if !nix::unistd::geteuid().is_root() {
+            return skip(&["root".into()], "scheduling needs root");
+        }
+        let (root, rank) = (tempfile::tempdir().unwrap(), Sleeping::start());
+        fs::write(root.path().join("cgroup.controllers"), "cpu").unwrap();
+        let unified = V2::at(root.path(), 0).unwrap();
+        let all = Hierarchies::of(None, None, Some(unified)).unwrap();
+        let group = all.group("keeptime/n1/r1").unwrap();
+        group.create().unwrap();
+        let directory = root.path().join("keeptime/n1/r1");
+        fs::write(directory.join("cpu.max"), "max 100000\n").unwrap();
+        fs::write(directory.join("cgroup.procs"), rank.0.id().to_string()).unwrap();
+        let found = Capabilities(vec![capability(Feature::CpuUserLevel)]);
+        let schedules = JobSchedules::new(Bounds::user_level(1));
+        let mut keeper = CpuKeeper::new(found, CpuPpm::from_percent(98), schedules);
+        let job = of_four_processors();
+        keeper.keep(&job, &group).unwrap();
+        let kept = keeper.kept(&job.job).unwrap();
+        assert_eq!(kept.by, Some(CpuMechanism::UserLevel));
+        let why = kept.obstacle.as_ref().unwrap();
+        assert!(why.contains("at most 98 %, and 400 % was asked for"), "{why}");
+    }
+
     /// A job's group of files in the place of the kernel's, and what keeps 40 % for it.
     struct Written {
         root: tempfile::TempDir,
@@ -473,8 +552,7 @@ mod tests {
             }
             let all = Hierarchies::of(Some(V1::at(root.path())), None, None).unwrap();
             let group = all.group("keeptime/n1/r1").unwrap();
-            let (feature, tried) = (Feature::CpuBandwidthV1, String::new());
-            let found = Capabilities(vec![Capability { feature, answer: Answer::Yes, tried }]);
+            let found = Capabilities(vec![capability(Feature::CpuBandwidthV1)]);
             let schedules = JobSchedules::new(Bounds::user_level(1));
             let keeper = CpuKeeper::new(found, CpuPpm::from_percent(100), schedules);
             Self { root, group, keeper }
@@ -502,7 +580,11 @@ mod tests {
         }
 
         fn set_processes_of_nobody(&self, pids: &str) {
-            fs::write(self.root.path().join("keeptime/n1/_rest/cgroup.procs"), pids).unwrap();
+            fs::write(self.processes("_rest"), pids).unwrap();
+        }
+
+        fn processes(&self, name: &str) -> PathBuf {
+            self.root.path().join(format!("keeptime/n1/{name}/cgroup.procs"))
         }
 
         /// As if so much time had passed.

@@ -370,7 +370,8 @@ A node's agent chooses what keeps a share of the CPU: deadlines where a period
 is asked for and processes can carry them, else bandwidth. With --mechanism the
 run gets nodes on which that one works, or is refused and told which do.
 deadline is for processes of one thread; bandwidth for any, as a limit;
-user-level for any, by deadlines that the agent keeps as long as it runs.
+user-level for any that need no more than one processor each, by deadlines that
+the agent keeps as long as it runs.
 Processes that cannot have it so have their share by another: `keeptime agent
 status` says by which, and why.
 
