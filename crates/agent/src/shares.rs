@@ -84,6 +84,11 @@ pub fn mechanisms(assignment: &Assignment, found: &Capabilities) -> Vec<CpuMecha
     order.iter().copied().filter(|mechanism| found.keeps_by(*mechanism)).collect()
 }
 
+/// Whether something is there that keeps a job's share where its processes carry no deadlines.
+pub fn is_kept_without_deadlines(assignment: &Assignment, found: &Capabilities) -> bool {
+    mechanisms(assignment, found).iter().any(|mechanism| *mechanism != CpuMechanism::Deadline)
+}
+
 /// Whether a job has its share by bandwidth instead while its deadlines lie idle: one whose user asked for them keeps them.
 pub fn leaves_idle_deadlines(assignment: &Assignment, found: &Capabilities) -> bool {
     assignment.cpu_mechanism == CpuMechanism::Auto && found.keeps_by(CpuMechanism::Bandwidth)
@@ -208,6 +213,8 @@ mod tests {
         assert!(!leaves_idle_deadlines(&by(Deadline), &all));
         // Nothing else would keep it better.
         assert!(!leaves_idle_deadlines(&by(Auto), &no_cpu_controller));
+        assert!(is_kept_without_deadlines(&by(Deadline), &no_cpu_controller));
+        assert!(!is_kept_without_deadlines(&by(Deadline), &having(&[CpuDeadline])));
         assert!(are_kept_from_user_space(&no_cpu_controller) && !are_kept_from_user_space(&all));
         assert!(!are_kept_from_user_space(&only_groups));
     }

@@ -1,11 +1,13 @@
 //! Whether deadlines serve a job: they do where it computes in processes that are there from one look to the next. What
 //! ends before it is found, or has started others, carries none: it has the launchers' share, while the rest of what the job
-//! has lies idle. Pure.
+//! has lies idle. So do threads that are started between two looks, and a process that has had one is taken for one that will
+//! start another. Pure.
 
 use crate::shares::launchers_share;
 use keeptime_linux::process::Identity;
 use keeptime_model::units::{CpuPpm, Nanos};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// In what a job computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +16,27 @@ pub enum Computing {
     InCarriers,
     /// In a part that counts, in others.
     InOthers,
+    /// In threads that come and go, or did not long ago.
+    InThreads(Threaded),
+}
+
+/// A process that would carry deadlines, and has several threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Threaded {
+    /// Which.
+    pub pid: i32,
+    /// How many.
+    pub threads: u32,
+}
+
+impl fmt::Display for Threaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pid, threads } = self;
+        write!(
+            f,
+            "process {pid} has {threads} threads, or had not long ago: each would need its own part"
+        )
+    }
 }
 
 /// A job at one moment.
@@ -25,6 +48,8 @@ pub struct Look {
     pub used: Nanos,
     /// Of that, what those have used that can carry deadlines.
     pub carriers: BTreeMap<Identity, Nanos>,
+    /// The first of them that has several threads, if any has.
+    pub threaded: Option<Threaded>,
 }
 
 /// What came of the looks at a job.
@@ -65,20 +90,34 @@ impl Turnover {
             // Nobody was found meanwhile, however long they were there.
             _ => self.seen = Seen::default(),
         }
+        let threaded = look.threaded;
         self.before = Some(look);
         let span = match self.computing {
             Computing::InCarriers => HASTE,
             Computing::InOthers => self.patience,
+            Computing::InThreads(_) => Nanos::new(self.patience.get() / THREADS_PART),
         };
-        if self.seen.span >= span {
-            self.judge(share);
+        match threaded {
+            Some(threaded) => self.meet(threaded),
+            None if self.seen.span >= span => self.judge(share),
+            None => {}
         }
         self.computing
     }
 
+    /// No time counts in which there were threads: it is waited for their end.
+    fn meet(&mut self, threaded: Threaded) {
+        self.seen = Seen::default();
+        match self.computing {
+            // How many they are changes all the time, and is told once.
+            Computing::InThreads(Threaded { pid, .. }) if pid == threaded.pid => {}
+            _ => self.computing = Computing::InThreads(threaded),
+        }
+    }
+
     fn judge(&mut self, share: CpuPpm) {
         let after = std::mem::take(&mut self.seen).computing(self.computing, share);
-        if (self.computing, after) == (Computing::InOthers, Computing::InCarriers) {
+        if after == Computing::InCarriers && self.computing != after {
             // One that goes to and fro is left alone for longer and longer.
             self.patience = Nanos::new(2 * self.patience.get()).min(PATIENCE_MAX);
         }
@@ -104,15 +143,11 @@ impl Seen {
         // Who uses less than half of what launchers have is not kept waiting by that.
         let counts = launchers_share(share).time_in_floor(self.span).get() / 2;
         let used = self.used.get();
-        match before {
-            Computing::InCarriers if others >= counts.max(used / OTHERS_PART_MAX) => {
-                Computing::InOthers
-            }
-            Computing::InOthers if used >= counts && others <= used / OTHERS_PART_MIN => {
-                Computing::InCarriers
-            }
-            before => before,
-        }
+        let is_in_others = match before {
+            Computing::InOthers => used < counts || others > used / OTHERS_PART_MIN,
+            _ => others >= counts.max(used / OTHERS_PART_MAX),
+        };
+        if is_in_others { Computing::InOthers } else { Computing::InCarriers }
     }
 }
 
@@ -122,6 +157,9 @@ const HASTE: Nanos = Nanos::from_secs(2);
 const PATIENCE_MIN: Nanos = Nanos::from_secs(10);
 /// A job that goes to and fro lacks a part of its share for [`HASTE`], of which so long is a hundredth part.
 const PATIENCE_MAX: Nanos = Nanos::from_secs(300);
+/// Threads are met at a look, in a fraction of [`HASTE`], so that going to and fro costs less by as much; and a launcher may have
+/// had them before it started those that compute.
+const THREADS_PART: u64 = 5;
 /// Looks that are farther apart tell nothing. They are a quarter of a second apart where the agent has time.
 const GAP_MAX: Nanos = Nanos::from_secs(2);
 /// Where others use a quarter, a job whose processes wait for one another has three tenths of its share at the most.
@@ -153,7 +191,8 @@ mod tests {
 
         fn that(computing: Computing) -> Self {
             let carriers = BTreeMap::from([(RANK, Nanos::default())]);
-            let look = Look { at: Nanos::from_secs(9), used: Nanos::default(), carriers };
+            let (at, used) = (Nanos::from_secs(9), Nanos::default());
+            let look = Look { at, used, carriers, threaded: None };
             let mut turnover = Turnover::new(computing);
             turnover.look(SHARE, look.clone());
             Self { turnover, look, passed: 0 }
@@ -173,6 +212,14 @@ mod tests {
             let passing = Identity { pid: RANK.pid + self.passed, start: 2 };
             self.look.carriers.insert(passing, Nanos::from_millis(by_others));
             self.turnover.look(SHARE, self.look.clone())
+        }
+
+        /// As much later, where all was computed by threads, of which so many are there.
+        fn after_threads(&mut self, millis: u64, threads: u32) -> Computing {
+            self.look.threaded = Some(Threaded { pid: RANK.pid, threads });
+            let computing = self.after(millis, millis / 3, 0);
+            self.look.threaded = None;
+            computing
         }
 
         /// After how many seconds it is taken for another one; nothing if not within twenty minutes.
@@ -232,6 +279,35 @@ mod tests {
         assert_eq!(Job::that(Computing::InOthers).turns(68, 7), Some(10));
     }
 
+    // Goal: a program that starts threads again and again is not given deadlines each time that it has none: they would have the
+    // launchers' share until the next look. Method: it computes in its only thread as soon as it has one; CPU time of threads is
+    // that of their process.
+    #[test]
+    fn who_had_threads_has_deadlines_later_every_time() {
+        const SEEN: Computing = Computing::InThreads(Threaded { pid: RANK.pid, threads: 2 });
+        let mut job = Job::new();
+        let mut away = Vec::new();
+        for _ in 0..7 {
+            assert_eq!(job.after_threads(TICK, 2), SEEN);
+            away.push(job.turns(75, 0).unwrap());
+            assert_eq!(job.turnover.computing, Computing::InCarriers);
+        }
+        assert_eq!(away, [2, 4, 8, 16, 32, 60, 60]);
+        // Only without threads does the time run, and how many there are is told once.
+        let mut job = Job::new();
+        for threads in 2..900 {
+            assert_eq!(job.after_threads(TICK, threads), SEEN);
+            assert!((0..7).all(|_| job.after(TICK, 75, 0) == SEEN));
+        }
+        assert_eq!(job.after_threads(TICK, 2), SEEN);
+        assert_eq!(job.turns(0, 0), Some(2), "who waits without threads may have deadlines");
+        // What has computed in others meanwhile is taken for that.
+        assert_eq!(job.after_threads(TICK, 2), SEEN);
+        assert_eq!(job.turns(40, 40), Some(4));
+        assert_eq!(job.turnover.computing, Computing::InOthers);
+        assert_eq!(job.after_threads(TICK, 2), SEEN);
+    }
+
     #[test]
     fn what_was_not_looked_at_tells_nothing() {
         let mut job = Job::new();
@@ -272,17 +348,28 @@ mod tests {
             prop_assert!(found);
         }
 
-        // Whatever a job does, what keeps its share changes twice in so long at the most.
+        // Whatever a job does, what keeps its share changes twice in so long at the most; and where it has threads, back to
+        // deadlines in so long once.
         #[test]
-        fn what_keeps_a_share_does_not_flutter(looks in looks()) {
+        fn what_keeps_a_share_does_not_flutter(
+            looks in looks(), threads in prop::collection::vec(0u32..20, 400))
+        {
             let mut job = Job::new();
             let (mut turned, mut since) = (0, 0);
-            for (millis, by_carrier, by_others) in looks {
+            for ((millis, by_carrier, by_others), threads) in looks.into_iter().zip(threads) {
                 let before = job.turnover.computing;
                 since += millis;
-                if job.after(millis, by_carrier, by_others) != before {
+                let after = match threads {
+                    19 => job.after_threads(millis, threads),
+                    _ => job.after(millis, by_carrier, by_others),
+                };
+                if after != before {
                     turned += 1;
-                    let least = if before == Computing::InCarriers { HASTE } else { PATIENCE_MIN };
+                    let least = match (before, after) {
+                        (_, Computing::InThreads(_)) => Nanos::default(),
+                        (Computing::InThreads(_) | Computing::InCarriers, _) => HASTE,
+                        (Computing::InOthers, _) => PATIENCE_MIN,
+                    };
                     prop_assert!(Nanos::from_millis(since) >= least, "{turned}");
                     since = 0;
                 }

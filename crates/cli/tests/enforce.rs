@@ -259,6 +259,67 @@ fn a_job_of_processes_that_end_at_once_has_its_share() {
     node.uses(0.27..=0.32, Duration::from_secs(1));
 }
 
+/// A program that computes without end, for 100 ms in its only thread and for 100 ms in another by turns.
+const BY_TURNS: &str = r#"
+#include <pthread.h>
+#include <time.h>
+static double now(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return at.tv_sec + at.tv_nsec / 1e9;
+}
+static void *compute(void *nothing) {
+    double until = now() + 0.1;
+    while (now() < until) {}
+    return nothing;
+}
+int main(void) {
+    for (;;) {
+        pthread_t other;
+        compute(0);
+        if (pthread_create(&other, 0, compute, 0) || pthread_join(other, 0)) return 1;
+    }
+}
+"#;
+
+// Goal: a job whose process has several threads at some looks and one at others has its share, and what keeps that does not
+// change with every look. Method: beside a loop that could take all that is left; what it has used over several seconds.
+#[test]
+fn a_job_whose_threads_come_and_go_has_its_share() {
+    const SPAN: Duration = Duration::from_secs(5);
+    let Some(world) = World::new("turns", 40) else { return };
+    let node = Node::first(&world);
+    let capabilities = node.client().status().unwrap().capabilities.unwrap();
+    if !capabilities.has(Feature::CpuDeadline) {
+        let answer = capabilities.answer(Feature::CpuDeadline).unwrap();
+        return skip(&["deadline".into()], &answer.to_string());
+    }
+    let [source, program] = ["turns.c", "turns"].map(|name| world.directory.path().join(name));
+    fs::write(&source, BY_TURNS).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O2", "-pthread", "-o"]).arg(&program).arg(&source);
+    assert!(compiler.status().unwrap().success());
+    let period = Some(Nanos::from_millis(20));
+    node.client().enforce(Assignment { cpu_period_nanos: period, ..assignment(30) }).unwrap();
+    let (_program, _) = node.start(true, &format!("exec {}", program.display()));
+    let (_other, _) = node.start(false, "while :; do :; done");
+    let kept_by = || node.job().and_then(|job| job.cpu_kept_by);
+    // At the first look that finds two threads; it is found with one soon after.
+    let why = || node.job().and_then(|job| job.cpu_obstacle).unwrap_or_default();
+    wait("the threads", PATIENCE, || why().contains("has 2 threads"));
+    let (start, before) = (Instant::now(), node.job().unwrap().cpu_used_nanos);
+    let mut deadlines = 0;
+    while start.elapsed() < SPAN {
+        deadlines += usize::from(kept_by() == Some(CpuMechanism::Deadline));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let used = node.job().unwrap().cpu_used_nanos.saturating_sub(before);
+    let share = used.as_secs_f64() / start.elapsed().as_secs_f64();
+    assert_eq!(deadlines, 0, "it has used {share}");
+    assert!((0.27..=0.32).contains(&share), "{share}");
+    assert!(why().contains("has 2 threads"), "{}", why());
+}
+
 /// What the kernel says of a process, by its number here.
 fn state(pid: i32) -> char {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();

@@ -168,6 +168,11 @@ pub fn carriers(tasks: &[Task]) -> Vec<&Task> {
     tasks.iter().filter(|task| !parents.contains(&task.pid)).collect()
 }
 
+/// The first of a job's [`carriers`] that has several threads: none of them carries a schedule then.
+pub fn threaded<'a>(carriers: &[&'a Task]) -> Option<&'a Task> {
+    carriers.iter().copied().find(|task| task.threads > 1)
+}
+
 /// Looks at the processes `pids` of a job and makes them share `cpu`. What ends meanwhile is no
 /// error. Some microseconds for each process.
 ///
@@ -360,7 +365,7 @@ fn part_of_each(
     period: Nanos,
     carriers: &[&Task],
 ) -> Result<Option<DeadlineSpec>, Obstacle> {
-    if let Some(task) = carriers.iter().find(|task| task.threads > 1) {
+    if let Some(task) = threaded(carriers) {
         return Err(Obstacle::Threads { pid: task.pid, threads: task.threads });
     }
     let Some(each) = cpu.get().checked_div(carriers.len() as u32) else { return Ok(None) };

@@ -3,10 +3,10 @@
 
 use crate::enforcer::{BoxedError, Failures, Scope};
 use crate::shares::{
-    launchers_share, leaves_idle_deadlines, limit_beside_schedules, mechanisms, part_of_rest,
-    period_of,
+    is_kept_without_deadlines, launchers_share, leaves_idle_deadlines, limit_beside_schedules,
+    mechanisms, part_of_rest, period_of,
 };
-use crate::turnover::{Computing, Look, Turnover};
+use crate::turnover::{Computing, Look, Threaded, Turnover};
 use keeptime_control::phase;
 use keeptime_linux::alignment::Aligned;
 use keeptime_linux::cgroup::{CPU_PERIOD, CgroupError, Group};
@@ -226,8 +226,14 @@ impl CpuKeeper {
     ) -> Result<Result<Way, Obstacle>, BoxedError> {
         let tasks = deadline::observe(&group.pids()?)?;
         let lacking = match self.computing(assignment, group, &tasks) {
-            Computing::InCarriers => None,
+            // Threads that start before the next look would have the launchers' share.
+            Computing::InThreads(threaded)
+                if is_kept_without_deadlines(assignment, &self.found) =>
+            {
+                return Ok(Err(threaded.to_string()));
+            }
             Computing::InOthers => Some(OTHERS.to_owned()),
+            _ => None,
         };
         if let Some(why) = &lacking
             && leaves_idle_deadlines(assignment, &self.found)
@@ -261,15 +267,19 @@ impl CpuKeeper {
         let before = turnover.computing();
         // Of a group that is not made yet nothing is counted.
         let Ok(used) = group.cpu_usage() else { return before };
-        let carriers = deadline::carriers(tasks).into_iter();
-        let carriers = carriers.map(|task| (task.identity(), task.used)).collect();
-        let look = Look { at: clock::now(), used, carriers };
+        let carriers = deadline::carriers(tasks);
+        let threaded = |task: &Task| Threaded { pid: task.pid, threads: task.threads };
+        let look = Look {
+            at: clock::now(),
+            used,
+            threaded: deadline::threaded(&carriers).map(threaded),
+            carriers: carriers.into_iter().map(|task| (task.identity(), task.used)).collect(),
+        };
         let computing = turnover.look(assignment.cpu_ppm, look);
-        if computing != before {
-            let note = if computing == Computing::InOthers { IN_OTHERS } else { "" };
-            if let Err(error) = group.set_note(COMPUTING, note) {
-                tracing::warn!("the next agent has to see for itself: {}", chain(&error));
-            }
+        if note_of(computing) != note_of(before)
+            && let Err(error) = group.set_note(COMPUTING, note_of(computing))
+        {
+            tracing::warn!("the next agent has to see for itself: {}", chain(&error));
         }
         computing
     }
@@ -374,6 +384,14 @@ impl Limit {
         let offset = |period| phase::offset(&assignment.job, period);
         let offset = assignment.cpu_period_nanos.map(offset);
         Self { cpu, period: period_of(assignment), offset }
+    }
+}
+
+/// What the next agent finds on the group of a job that computes so. Threads it meets itself.
+fn note_of(computing: Computing) -> &'static str {
+    match computing {
+        Computing::InOthers => IN_OTHERS,
+        Computing::InCarriers | Computing::InThreads(_) => "",
     }
 }
 
