@@ -20,8 +20,10 @@ use std::time::{Duration, Instant};
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// All ranks that are connected.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Programs {
+    /// How long a rank waits for the broker.
+    patience: Duration,
     connections: AtomicU64,
     /// Held also while the broker is told something, which may take as long as that takes to read it.
     state: Mutex<State>,
@@ -95,6 +97,13 @@ pub struct ProgressStatus {
 pub struct Visit {
     programs: Arc<Programs>,
     number: u64,
+}
+
+impl Default for Programs {
+    fn default() -> Self {
+        let (connections, state, courses, answered) = Default::default();
+        Self { patience: ANSWER_WITHIN, connections, state, courses, answered }
+    }
 }
 
 impl Programs {
@@ -180,7 +189,7 @@ impl Visit {
         let is_known = before.is_some_and(|before| state.ranks[&self.number].is(&before))
             && state.talks.get(&job).is_some_and(|talk| talk.has_decided(number));
         let said = if is_known { 0 } else { state.say(&job) };
-        let deadline = Instant::now() + ANSWER_WITHIN;
+        let deadline = Instant::now() + self.programs.patience;
         loop {
             let talk = state.talks.get(&job);
             let answer = talk.filter(|talk| talk.answered >= said);
@@ -253,6 +262,19 @@ impl State {
 
     /// Tells the broker all that ranks of a job ask for here. The number under which it answers.
     fn say(&mut self, job: &Name) -> u64 {
+        self.said += 1;
+        let number = self.said;
+        self.talks.entry(job.clone()).or_default().said = number;
+        if let Broker::Connected(broker) = &self.broker {
+            let (job, ranks) = (job.clone(), self.ranks_of(job));
+            // One that cannot be written to is about to be found away.
+            let _ = broker.say(&FromAgent::Programs { number, job, ranks });
+        }
+        number
+    }
+
+    /// All that ranks of a job ask for here: megabytes, where they have talked to many.
+    fn ranks_of(&self, job: &Name) -> Vec<RankState> {
         let mut ranks: BTreeMap<u32, &RankState> = BTreeMap::new();
         for Seat { rank, .. } in self.ranks.values().filter(|seat| seat.job == *job) {
             // Another program of the job counts its ranks from 0, too, and may ask for nothing.
@@ -260,15 +282,7 @@ impl State {
                 ranks.insert(rank.number, rank);
             }
         }
-        let ranks = ranks.into_values().cloned().collect();
-        self.said += 1;
-        let number = self.said;
-        self.talks.entry(job.clone()).or_default().said = number;
-        if let Broker::Connected(broker) = &self.broker {
-            // One that cannot be written to is about to be found away.
-            let _ = broker.say(&FromAgent::Programs { number, job: job.clone(), ranks });
-        }
-        number
+        ranks.into_values().cloned().collect()
     }
 }
 
@@ -321,6 +335,11 @@ mod tests {
     const ASK: &str = r#"{"communicator":{"members":[0,1],"index":0,"talk":"all-to-all"},"change":1,
         "terms":{"class":"premium","bits_per_second":1000000,"message_bytes_max":0,"paced":true}}"#;
 
+    /// With ranks that wait for the broker for so long.
+    fn patient(patience: Duration) -> Arc<Programs> {
+        Arc::new(Programs { patience, ..Programs::default() })
+    }
+
     fn rank(number: u32) -> RankState {
         let ask: Ask = serde_json::from_str(ASK).unwrap();
         RankState { number, size: 2, asks: vec![ask] }
@@ -361,6 +380,20 @@ mod tests {
         let answer = programs.visit().report(job(), rank(0));
         assert_eq!(answer.answers[0].state, AskState::Waiting);
         assert!(answer.answers[0].reason.contains("does not answer"));
+    }
+
+    #[test]
+    fn a_rank_waits_for_the_broker_for_so_long_and_is_told_to_ask_again() {
+        let programs = patient(Duration::ZERO);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        programs.connected(Outgoing::of(Box::new(ours)));
+        let visit = programs.visit();
+        let answer = visit.report(job(), rank(0));
+        assert_eq!(answer.answers[0].state, AskState::Waiting);
+        assert!(answer.answers[0].reason.contains("has not answered yet"));
+        // What it answers meanwhile is there at the next time.
+        grant_next(&programs, &mut BufReader::new(theirs));
+        assert_eq!(visit.report(job(), rank(0)).answers[0].state, AskState::Granted);
     }
 
     #[test]
@@ -433,7 +466,8 @@ mod tests {
     // to something longer, and something short beside it.
     #[test]
     fn what_would_make_a_line_too_long_is_refused_and_what_is_there_stays() {
-        let programs = Arc::new(Programs::default());
+        // A broker that is compiled for tests, beside others, takes its time for two such lines.
+        let programs = patient(Duration::from_secs(600));
         programs.expect_broker();
         let visits: Vec<_> = (0..17).map(|number| (number, programs.visit())).collect();
         let asked = visits.iter().map(|(number, visit)| visit.report(job(), long(*number, 58_000)));
