@@ -7,10 +7,11 @@
 //! as busy as long as the job runs: what they leave while it computes is given to nobody.
 
 use crate::network::{FlowId, Network, Wanted};
+use crate::shape;
 use keeptime_model::Invalid;
 use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::{NodeChoice, Resources};
-use keeptime_model::topology::{LinkDirection, NodeIndex};
+use keeptime_model::topology::{LinkDirection, NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, Share};
 use keeptime_planner::tree::PlacementIndex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,7 +57,7 @@ pub struct Machine {
 pub struct Traffic {
     /// The part of a job's time that it exchanges when nothing is in its way.
     pub communication: Share,
-    /// What each of its flows wants; more makes it no faster.
+    /// What each of its flows wants; more makes it no faster. Nothing where jobs exchange nothing.
     pub flow: BitsPerSecond,
 }
 
@@ -272,11 +273,25 @@ impl Machine {
         let exchange = self.traffic.flow.get() as f64 / slowest;
         // Written so that it is 1 to the last bit where nothing is in the way.
         let slower = (1.0 - communication) * (compute - 1.0) + communication * (exchange - 1.0);
-        (1.0 + slower).recip()
+        let speed = (1.0 + slower).recip();
+        debug_assert!(speed > 0.0 && speed.is_finite(), "{speed}");
+        speed
     }
 }
 
 impl Traffic {
+    /// What jobs send on this cluster, when they exchange for a part of their time.
+    ///
+    /// # Errors
+    /// If they do, and links of nodes differ or are too slow: [`shape::flow_of_each`].
+    pub fn new(topology: &Topology, communication: Share) -> Result<Self, Invalid> {
+        let flow = match communication.ppm() {
+            0 => BitsPerSecond::ZERO,
+            _ => shape::flow_of_each(topology)?,
+        };
+        Ok(Self { communication, flow })
+    }
+
     /// What a job on `nodes` reserves for what it sends, and nothing else.
     pub fn resources(self, nodes: NodeChoice) -> Resources {
         let talks = self.communication.ppm() > 0 && nodes.count() > 1;

@@ -59,14 +59,51 @@ pub fn cpu_of_each(topology: &Topology) -> Result<CpuPpm, Invalid> {
 }
 
 /// The rate at which a job's flows make it no faster any more: two leave each node, and together they have
-/// what of a node's link may be reserved; of the slowest such link, where they differ.
-pub fn flow(topology: &Topology) -> BitsPerSecond {
+/// what of a node's link may be reserved, in its slower direction. Nothing where no node has a link.
+///
+/// # Errors
+/// If these links differ, since a job of so many nodes would be another one on others: its log tells how long it took, and
+/// not on which of them. If they are too slow for two flows.
+pub fn flow_of_each(topology: &Topology) -> Result<BitsPerSecond, Invalid> {
     let nodes: BTreeSet<&Name> = topology.nodes().iter().map(|node| &node.name).collect();
-    let links = topology.links().iter();
-    let of_nodes = links.filter(|link| link.between.iter().any(|end| nodes.contains(end)));
-    let slower = |link: &Link| link.rate_back.map_or(link.rate, |back| back.min(link.rate));
-    let slowest = of_nodes.map(slower).min().unwrap_or(BitsPerSecond::ZERO);
-    reservable(slowest).divided_floor(2)
+    let links = topology.links().iter().enumerate();
+    let mut of_nodes = links.filter(|(_, link)| link.between.iter().any(|end| nodes.contains(end)));
+    let Some((at, first)) = of_nodes.next() else { return Ok(BitsPerSecond::ZERO) };
+    let expected = slower(first);
+    if let Some((odd, link)) = of_nodes.find(|(_, link)| slower(link) != expected) {
+        let expected = format!(
+            "{expected}, as links[{at}] has: jobs that communicate have links of nodes all alike"
+        );
+        return Err(Invalid::new(format!("links[{odd}].rate"), slower(link), expected));
+    }
+    match reservable(expected).divided_floor(2) {
+        BitsPerSecond::ZERO => {
+            let field = format!("links[{at}].rate");
+            Err(Invalid::new(field, expected, "enough for two flows of a job that communicates"))
+        }
+        flow => Ok(flow),
+    }
+}
+
+/// Of the two directions of a link.
+fn slower(link: &Link) -> BitsPerSecond {
+    link.rate_back.map_or(link.rate, |back| back.min(link.rate))
+}
+
+/// The same cluster where each node has an address, as the engine demands. In a simulation no packet goes anywhere, so that
+/// those that are missing are made up, and with them all others: none is there twice.
+///
+/// # Errors
+/// None for what is a topology.
+pub fn addressed(topology: Topology) -> Result<Topology, Invalid> {
+    if topology.nodes().iter().all(|node| node.address.is_some()) {
+        return Ok(topology);
+    }
+    let mut file = TopologyFile::from(topology);
+    for (number, node) in (0..).zip(&mut file.nodes) {
+        node.address = Some(address(number));
+    }
+    Topology::try_from(file)
 }
 
 impl Shape {
@@ -157,10 +194,13 @@ impl Wires {
 }
 
 fn node(number: u32) -> Result<Node, Invalid> {
-    // From 10.0.0.1 on.
-    let address = Some(Ipv4Addr::from(0x0A00_0001 + number));
     let name = format!("n{number}").parse()?;
-    Ok(Node { name, cpu: CpuPpm::from_percent(100), address, disk: None })
+    Ok(Node { name, cpu: CpuPpm::from_percent(100), address: Some(address(number)), disk: None })
+}
+
+/// Of a node with this number: from 10.0.0.1 on.
+fn address(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from(0x0A00_0001 + number)
 }
 
 impl FromStr for Shape {
@@ -224,21 +264,71 @@ mod tests {
         Topology::from_toml(&text).unwrap()
     }
 
-    // Goal: flows go by the slowest link of a node, in its slower direction; links between switches do not count.
-    #[test]
-    fn flows_share_the_slowest_link_of_a_node() {
+    /// Two nodes, each behind a switch of its own, with links that have these rates.
+    fn two_apart(of_a: &str, of_b: &str) -> Topology {
         let nodes = r#"{ name = "a", cpu = "400 %" }, { name = "b", cpu = "400 %" }"#;
-        let links = |back: &str| {
-            let of_nodes = r#"{ between = ["a", "s"], rate = "10 Gbit/s" }, { between = ["t", "b"], rate = "2 Gbit/s""#;
-            format!(r#"{{ between = ["s", "t"], rate = "10 Mbit/s" }}, {of_nodes}{back} }}"#)
-        };
-        let both_ways = topology(nodes, &links(""));
-        assert_eq!(flow(&both_ways), BitsPerSecond::from_mbit(900));
-        assert_eq!(cpu_of_each(&both_ways), Ok(CpuPpm::from_percent(400)));
-        let slow_back = topology(nodes, &links(r#", rate_back = "1 Gbit/s""#));
-        assert_eq!(flow(&slow_back), BitsPerSecond::from_mbit(450));
+        let between = r#"{ between = ["s", "t"], rate = "10 Mbit/s" }"#;
+        let of_nodes =
+            format!(r#"{{ between = ["a", "s"], {of_a} }}, {{ between = ["t", "b"], {of_b} }}"#);
+        topology(nodes, &format!("{between}, {of_nodes}"))
+    }
+
+    // Goal: flows go by the links of nodes, in their slower direction; links between switches do not count.
+    #[test]
+    fn flows_share_the_link_of_their_node() {
+        let (fast, slow) =
+            (r#"rate = "2 Gbit/s""#, r#"rate = "10 Gbit/s", rate_back = "2 Gbit/s""#);
+        for (of_a, of_b) in [(fast, fast), (fast, slow), (slow, slow)] {
+            let both = two_apart(of_a, of_b);
+            assert_eq!(flow_of_each(&both), Ok(BitsPerSecond::from_mbit(900)));
+            assert_eq!(cpu_of_each(&both), Ok(CpuPpm::from_percent(400)));
+        }
         let shape: Shape = "fat-tree:100:4".parse().unwrap();
-        assert_eq!(flow(&shape.topology().unwrap()), BitsPerSecond::from_mbit(4_500));
+        let flow = flow_of_each(&shape.topology().unwrap());
+        assert_eq!(flow, Ok(BitsPerSecond::from_mbit(4_500)));
+        let alone =
+            Topology::from_toml("name = \"c\"\nnodes = [{ name = \"a\", cpu = \"1 %\" }]\n");
+        assert_eq!(flow_of_each(&alone.unwrap()), Ok(BitsPerSecond::ZERO), "it talks to nobody");
+    }
+
+    // Goal: no link makes jobs faster that is slower: whoever has other links than the first is named, in whichever direction.
+    #[test]
+    fn links_that_differ_or_are_too_slow_are_named() {
+        let rate = |rate: &str| format!("rate = \"{rate}\"");
+        let refused = |of_a: &str, of_b: &str| {
+            let error = flow_of_each(&two_apart(of_a, of_b)).unwrap_err();
+            (error.field, error.value.unwrap_or_default(), error.expected)
+        };
+        let back = r#"rate = "1 Gbit/s", rate_back = "1 kbit/s""#;
+        for of_b in [&rate("1 kbit/s"), back] {
+            let (field, value, expected) = refused(&rate("1 Gbit/s"), of_b);
+            assert_eq!((field.as_str(), value.as_str()), ("links[2].rate", "1 kbit/s"));
+            assert!(expected.contains("1 Gbit/s, as links[1] has"), "{expected}");
+        }
+        for slow in ["1 bit/s", "2 bit/s"] {
+            let (field, value, _) = refused(&rate(slow), &rate(slow));
+            assert_eq!((field.as_str(), value.as_str()), ("links[1].rate", slow));
+        }
+        let least = two_apart(&rate("3 bit/s"), &rate("3 bit/s"));
+        assert_eq!(flow_of_each(&least), Ok(BitsPerSecond::new(1)));
+    }
+
+    #[test]
+    fn who_has_no_address_is_given_one_that_nobody_else_has() {
+        let addresses = |nodes: &str| {
+            let links = r#"{ between = ["a", "s"], rate = "1 Gbit/s" }, { between = ["b", "s"], rate = "1 Gbit/s" }, { between = ["s", "t"], rate = "1 Gbit/s" }"#;
+            let addressed = addressed(topology(nodes, links)).unwrap();
+            let addresses = addressed.nodes().iter().map(|node| node.address.unwrap().to_string());
+            addresses.collect::<Vec<_>>()
+        };
+        let nodes = |of_b: &str| {
+            format!(r#"{{ name = "a", cpu = "1 %" }}, {{ name = "b", cpu = "1 %"{of_b} }}"#)
+        };
+        assert_eq!(addresses(&nodes("")), ["10.0.0.1", "10.0.0.2"]);
+        assert_eq!(addresses(&nodes(r#", address = "10.0.0.1""#)), ["10.0.0.1", "10.0.0.2"]);
+        let both =
+            nodes(r#", address = "192.0.2.2""#).replacen('}', r#", address = "192.0.2.1" }"#, 1);
+        assert_eq!(addresses(&both), ["192.0.2.1", "192.0.2.2"]);
     }
 
     #[test]

@@ -20,7 +20,8 @@ use std::collections::BTreeSet;
 /// What is to be known.
 #[derive(Debug, Clone)]
 pub struct Trial {
-    /// Nodes, switches and links. All nodes are alike to jobs: a job has whole ones.
+    /// Nodes, switches and links. All nodes are alike to jobs, which have whole ones, and so are links of nodes where jobs
+    /// communicate. Nobody needs an address.
     pub topology: Topology,
     /// Who starts when and where.
     pub policy: Choice,
@@ -93,7 +94,7 @@ impl Trial {
     /// the policy, a job of more nodes than there are, or than the broker gives one job, is refused.
     ///
     /// # Errors
-    /// If a job makes no sense, nodes are not alike, or some job never ends though nothing fails.
+    /// If a job makes no sense, nodes or their links are not alike, or some job never ends though nothing fails.
     pub fn run(
         self,
         jobs: &[Submission],
@@ -196,7 +197,8 @@ impl<'a> Replay<'a> {
         // Whoever decides.
         let cpu = shape::cpu_of_each(&topology)?;
         let nodes_most = (topology.nodes().len() as u32).min(RANKS_MAX);
-        let traffic = Traffic { communication, flow: shape::flow(&topology) };
+        let traffic = Traffic::new(&topology, communication)?;
+        let topology = shape::addressed(topology)?;
         let policy = watched(policy.begin(topology.clone(), traffic)?);
         let machine = Machine::new(PlacementIndex::new(topology), traffic, cpu);
         let reach = Reach::new(machine.index());
@@ -966,6 +968,45 @@ mod tests {
         let error = trial.unwrap().run(&[job; 60], &mut |_| {}).unwrap_err().to_string();
         let expected = "jobs: \"would not be over after 200 years\" is not accepted; expected less work, or more nodes";
         assert_eq!(error, expected);
+    }
+
+    /// What becomes of a job on both nodes of a cluster without addresses, whose links have these rates.
+    fn on_links(policy: Choice, percent: u32, [of_a, of_b]: [&str; 2]) -> Result<Outcome, Invalid> {
+        let node = |name: &str| format!(r#"{{ name = "{name}", cpu = "200 %" }}"#);
+        let link =
+            |name: &str, rate: &str| format!(r#"{{ between = ["{name}", "s"], rate = "{rate}" }}"#);
+        let [nodes, links] = [[node("a"), node("b")], [link("a", of_a), link("b", of_b)]];
+        let topology = Topology::from_toml(&format!(
+            "name = \"c\"\nswitches = [{{ name = \"s\" }}]\nnodes = [{}]\nlinks = [{}]\n",
+            nodes.join(", "),
+            links.join(", ")
+        ))?;
+        let communication = Share::from_percent(percent).unwrap();
+        let trial = Trial { topology, policy, communication, failures: None };
+        trial.run(&[pair(0, 10_000)], &mut |_| {})
+    }
+
+    // Goal: links that are slower make no job faster, whoever decides: those that differ, and those of 1 or 2 bit/s, are refused
+    // where jobs communicate; where they do not, and on links all alike, a job takes its time.
+    #[test]
+    fn a_slower_link_makes_no_job_faster() {
+        for policy in Choice::WHOLE {
+            let ended = |percent, rates| on_links(policy, percent, rates).map(|of| of.ended());
+            for rates in [["1 Gbit/s", "1 kbit/s"], ["1 bit/s"; 2], ["2 bit/s"; 2]] {
+                let field = ended(50, rates).unwrap_err().field;
+                assert!(field.starts_with("links["), "{policy}, {rates:?}: {field}");
+                assert_eq!(ended(0, rates), Ok(vec![100]), "{policy}, {rates:?}");
+            }
+            assert_eq!(ended(50, ["3 bit/s"; 2]), Ok(vec![100]), "{policy}");
+        }
+    }
+
+    #[test]
+    fn nodes_need_no_address_whoever_decides() {
+        for policy in Choice::ALL {
+            let outcome = on_links(policy, 50, ["1 Gbit/s"; 2]).unwrap();
+            assert!(outcome.fates[0].ended.is_some(), "{policy}: {outcome:?}");
+        }
     }
 
     #[test]
