@@ -25,8 +25,8 @@ pub use mpi::{AttachArguments, AttachTerms, EnvironmentArguments, MpiCommand};
 pub use names::NodeNames;
 pub use node::{DrainArguments, NodeCommand, ResumeArguments, WhichNodes};
 pub use sim::{
-    FailureArguments, Generator, SimArguments, SimCommand, SimGoalsArguments, SimSitesArguments,
-    SimulatedCluster, WantedUnit,
+    FailureArguments, Generator, JOBS_MAX, SimArguments, SimCommand, SimGoalsArguments,
+    SimSitesArguments, SimulatedCluster, WantedUnit,
 };
 pub use site::{
     DrainMost, SiteAddArguments, SiteCommand, SiteListArguments, SiteRemoveArguments,

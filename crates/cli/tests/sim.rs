@@ -114,6 +114,9 @@ fn jobs_ask_by_themselves_on_few_nodes_unless_it_is_said() {
     assert_eq!(policies("star:512", &[]).len(), 4);
     assert_eq!(policies("star:513", &[]), ["keeptime", "fcfs-backfill", "none"]);
     assert_eq!(policies("star:513", &["--policy", "keeptime-by"]), ["keeptime-by"]);
+    let made = ["--topology", "star:513", "--generate", "chains", "--jobs", "3"];
+    let told = "keeptime-by is left out, since it takes long on more than 512 nodes";
+    assert!(said(&sim(&made)).contains(told), "{}", said(&sim(&made)));
 }
 
 #[test]
@@ -223,6 +226,76 @@ fn a_log_as_it_is_found_is_replayed_and_what_is_left_out_is_told() {
     }
 }
 
+/// So many jobs of a node, one second after the other.
+fn many(jobs: u32) -> String {
+    let line = |at| format!("{at} {at} -1 1 1 -1 -1 1 1 -1 1 1 1 1 1 1 -1 -1\n");
+    format!("; MaxProcs: 64\n{}", (0..jobs).map(line).collect::<String>())
+}
+
+// Goal: a log is replayed whole, however long, unless it is said how much of it; and then it is told that there is more.
+#[test]
+fn a_log_is_replayed_whole_unless_it_is_said_how_much() {
+    let (_directory, path) = trace(many(10_001));
+    let path = path.to_str().unwrap();
+    let arguments = ["--topology", "star:64", "--trace", path, "--policy", "none", "--json"];
+    let replayed = |more: &[&str]| {
+        let output = sim(&[&arguments[..], more].concat());
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(result["header"]["jobs"], result["summaries"][0]["jobs"]);
+        (result["header"]["jobs"].as_u64().unwrap(), said(&output), result["log"].clone())
+    };
+    let (jobs, told, log) = replayed(&[]);
+    assert_eq!((jobs, log["is_cut"].clone()), (10_001, false.into()));
+    assert!(!told.contains("only the first"), "{told}");
+    let (jobs, told, log) = replayed(&["--jobs", "10000"]);
+    assert_eq!((jobs, log["is_cut"].clone()), (10_000, true.into()));
+    assert!(told.contains("only the first 10000 jobs are replayed, see --jobs"), "{told}");
+}
+
+// Goal: of which jobs policies know more than their users said, and that the log is of another machine, is told on standard
+// error and in JSON; and nothing of what is as one would expect.
+#[test]
+fn what_one_would_not_expect_of_a_log_is_told() {
+    let replayed = |log: &str, topology: &str| {
+        let (_directory, path) = trace(log);
+        let path = path.to_str().unwrap();
+        let arguments = ["--topology", topology, "--trace", path, "--policy", "none", "--json"];
+        let output = sim(&arguments);
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (said(&output), result["log"].clone())
+    };
+    let (told, log) = replayed(LOG, "star:4");
+    let expected = serde_json::json!({
+        "processors": 4, "larger_than_cluster": 0, "is_cut": false,
+        "left_out": { "never_ran": 0, "too_large": 0, "parts": 0, "submitted_unknown": 0 },
+        "foreknown": { "request_unknown": 0, "request_exceeded": 0 },
+    });
+    assert_eq!(log, expected);
+    assert!(!told.contains("jobs.swf: "), "{told}");
+
+    let odd = LOG.replacen("4 100 -1", "4 99 -1", 1).replacen("2 100 -1", "2 -1 -1", 1);
+    let (told, log) = replayed(&odd, "star:2");
+    let foreknown = "jobs of which policies know how long they take: 1 without a requested time, 1 that took longer";
+    let sizes =
+        "the log is of 4 processors, the cluster has 2 nodes; jobs larger than the cluster: 1";
+    for line in [foreknown, sizes] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+    assert_eq!((&log["processors"], &log["larger_than_cluster"]), (&4.into(), &1.into()));
+    let expected = serde_json::json!({ "request_unknown": 1, "request_exceeded": 1 });
+    assert_eq!(log["foreknown"], expected);
+}
+
+// Goal: a policy that is named twice is simulated once.
+#[test]
+fn a_policy_that_is_named_twice_has_one_column() {
+    let (_directory, path) = trace(LOG);
+    let traced = ["--topology", "star:4", "--trace", path.to_str().unwrap()];
+    let all = summaries(&[&traced[..], &["--policy", "none,fcfs-backfill,none"]].concat());
+    let names: Vec<_> = all.iter().map(|of| of["policy"].as_str().unwrap()).collect();
+    assert_eq!(names, ["none", "fcfs-backfill"]);
+}
+
 // Goal: a run that is interrupted has told what ended before, where the table does not come any more.
 #[test]
 fn each_policy_is_told_as_it_ends() {
@@ -320,13 +393,17 @@ fn failures_of_links_and_switches_are_counted_apart() {
     }
 }
 
-/// A cluster of four nodes behind a switch as a topology file; the last has `cpu`, the others 400 %.
-fn cluster_file(cpu: &str) -> (TempDir, PathBuf) {
+/// A cluster of four nodes behind a switch as a topology file, which needs no addresses to be simulated; the last node has
+/// `cpu` and a link of `rate`, the others 400 % and 10 Gbit/s.
+fn cluster_file(cpu: &str, rate: &str) -> (TempDir, PathBuf) {
     let node = |at: u32| {
         let cpu = if at == 4 { cpu } else { "400 %" };
-        format!("[[nodes]]\nname = \"n{at}\"\ncpu = \"{cpu}\"\naddress = \"10.0.0.{at}\"\n")
+        format!("[[nodes]]\nname = \"n{at}\"\ncpu = \"{cpu}\"\n")
     };
-    let link = |at: u32| format!("[[links]]\nbetween = [\"n{at}\", \"s\"]\nrate = \"10 Gbit/s\"\n");
+    let link = |at: u32| {
+        let rate = if at == 4 { rate } else { "10 Gbit/s" };
+        format!("[[links]]\nbetween = [\"n{at}\", \"s\"]\nrate = \"{rate}\"\n")
+    };
     let all: String = (1..5).map(|at| node(at) + &link(at)).collect();
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("four.toml");
@@ -339,10 +416,11 @@ fn cluster_file(cpu: &str) -> (TempDir, PathBuf) {
 #[test]
 fn a_topology_file_is_simulated_as_what_it_tells() {
     let (_log, log) = trace(LOG);
-    let (_file, file) = cluster_file("400 %");
+    let (_file, file) = cluster_file("400 %", "10 Gbit/s");
     let run = |topology: &str| {
         let traced = ["--trace", log.to_str().unwrap(), "--communication", "40 %"];
-        json(&[&traced[..], &["--topology", topology, "--policy", POLICIES]].concat())
+        let policies = format!("{POLICIES},keeptime-by");
+        json(&[&traced[..], &["--topology", topology, "--policy", &policies]].concat())
     };
     let (told, shape) = (run(file.to_str().unwrap()), run("star:4"));
     assert_eq!(told["summaries"], shape["summaries"]);
@@ -351,12 +429,25 @@ fn a_topology_file_is_simulated_as_what_it_tells() {
 
 #[test]
 fn a_topology_file_that_cannot_be_simulated_is_told_why() {
-    let (_directory, file) = cluster_file("800 %");
+    let (_directory, file) = cluster_file("800 %", "10 Gbit/s");
     let file = file.to_str().unwrap();
     let arguments = ["--topology", file, "--generate", "model", "--policy", "none"];
     refused(&arguments, 64, &[file, "nodes[3].cpu", "800 %", "400 %, as nodes[0] has"]);
     std::fs::write(file, "name = \"four\"\nnodes = []\n").unwrap();
     refused(&arguments, 64, &[file, "nodes", "at least one node"]);
+}
+
+// Goal: a slower link makes no job faster: links that differ are refused where jobs communicate, and count for nothing where
+// they do not.
+#[test]
+fn links_of_nodes_that_differ_are_told_where_jobs_communicate() {
+    let (_directory, file) = cluster_file("400 %", "1 kbit/s");
+    let file = file.to_str().unwrap();
+    let made = ["--topology", file, "--generate", "chains", "--jobs", "9", "--policy", "none"];
+    let talking = [&made[..], &["--communication", "50 %"]].concat();
+    let told = [file, "links[3].rate", "1 kbit/s", "10 Gbit/s, as links[0] has"];
+    refused(&talking, 64, &told);
+    assert_eq!(summaries(&made)[0]["jobs"], 9);
 }
 
 fn refused(arguments: &[&str], code: i32, expected: &[&str]) {

@@ -455,8 +455,10 @@ Policies:
                     slowly as others need, else to be done later, and all of it
                     again and again. Jobs have parts of their nodes, nine tenths
                     of each together, and go slower for others as far as their
-                    deadlines allow. Slow to simulate on many nodes: on more
-                    than 512 only where it is asked for
+                    deadlines allow. Slow to simulate on many nodes, and where
+                    many jobs wait: on more than 512 nodes, and of more than 500
+                    jobs that ask for more than all nodes, only where --policy
+                    names it
   fcfs-backfill     whole nodes in the order of submission; nobody is refused
                     and nothing promised
   none              everything starts at once, on the nodes with the fewest
@@ -465,14 +467,17 @@ Policies:
 
 The cluster: every node has one processor for jobs and 10 Gbit/s; racks of 40,
 rows of 40 racks. Or it is the one of a topology file, as the broker reads it
-(docs/clusters.md), with its nodes, switches and links: a job uses whole nodes
-at full speed, so all of them must have the same CPU; disks do not count. A job
-computes and exchanges with both neighbours in a ring, and waits for the
-slowest. Flows share links by max-min fairness; what is reserved is neither
-shared nor slowed down. 90 % of each link can be reserved, where a real broker
-reserves up to 97 %. A job of more nodes than the cluster has, or than 4096, is
-refused under every policy; so is one under keeptime-queue, keeptime-classes and
-keeptime-by that does not fit on idle nodes.
+(docs/clusters.md), with its nodes, switches and links; disks and addresses do
+not count. A job uses whole nodes at full speed, and its log says how long it
+took, but not on which of them: so all nodes must have the same CPU, and with
+--communication links of the same rate, in the slower of their two directions.
+Links between switches may differ. A job computes and exchanges with both
+neighbours in a ring, and waits for the slowest. Flows share links by max-min
+fairness; what is reserved is neither shared nor slowed down. 90 % of each link
+can be reserved, where a real broker reserves up to 97 %. A job of more nodes
+than the cluster has, or than 4096, is refused under every policy; so is one
+under keeptime-queue, keeptime-classes and keeptime-by that does not fit on idle
+nodes.
 
 Failures: nodes, links and switches do not fail, unless --failures,
 --link-failures and --switch-failures say how long one works in the mean until
@@ -492,14 +497,19 @@ is refused when it is submitted anew. Behind a queue, by keeptime-by, by
 fcfs-backfill and by none a job that needs nodes that are away waits for them
 while others run; when nothing else has happened for a month, it is given up.
 
-The log: a processor is a node. A log says nothing of deadlines: each job has
-its submission and 1.5 to 5 times what was requested, drawn by --seed; one job
-in five is urgent, drawn as well. Policies know what was requested, and not how
-long a job really takes. The same arguments give the same result. Jobs that
-never ran, or on more processors than the log says there were, those whose
-submission is not known, and the parts of checkpointed jobs, which the log has
-as a whole as well, are left out, told on stderr and not counted by --jobs. Who
-asked for more processors than there were and was given fewer has those.
+The log: a processor is a node. All of it is replayed, unless --jobs says how
+much. A log says nothing of deadlines: each job has its submission and 1.5 to 5
+times what was requested, drawn by --seed; one job in five is urgent, drawn as
+well. Policies know what was requested, and not how long a job really takes;
+but where the log has no requested time, or the job took longer than that, what
+it took counts as requested, so that of such jobs policies know just how long
+they take. The same arguments give the same result. Jobs that never ran, or on
+more processors than the log says there were, those whose submission is not
+known, and the parts of checkpointed jobs, which the log has as a whole as well,
+are left out and not counted by --jobs. Who asked for more processors than there
+were and was given fewer has those. What is left out, of how many jobs policies
+know how long they take, and the size of the log's machine with how many jobs
+are larger than the cluster, where it has another size, are told on stderr.
 
 The table, a column for each policy: which part was admitted, and in time, also
 of the urgent jobs; promises broken; work done, of what the nodes could have
@@ -512,7 +522,8 @@ that, which are counted among the broken ones as well; jobs that were hit, jobs
 that were admitted and given up for it, and work that was thrown away, of what
 the nodes could have done. A line on stderr tells the main figures of each
 policy as soon as it has ended. --json prints "header", with the version and all
-that the result comes of, and "summaries", one for each policy.
+that the result comes of, "log", what is told of a log on stderr, and
+"summaries", one for each policy.
 
 Exit codes: 0 done, 2 error, 64 usage."#;
 

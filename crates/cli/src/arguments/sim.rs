@@ -42,17 +42,20 @@ pub struct SimArguments {
     #[arg(long)]
     pub generate: Option<Generator>,
     /// Who starts when and where: keeptime, keeptime-greedy, keeptime-queue, keeptime-classes, keeptime-by, fcfs-backfill,
-    /// none, or several [default: keeptime,keeptime-by,fcfs-backfill,none; on more than 512 nodes without keeptime-by]
+    /// none, or several [default: keeptime,keeptime-by,fcfs-backfill,none; on more than 512 nodes, or of more than 500 jobs that
+    /// ask for more than all nodes, without keeptime-by]
     #[arg(long, value_delimiter = ',')]
     pub policy: Vec<Choice>,
-    /// The part of its time that a job on several nodes exchanges when nothing is in its way
+    /// The part of its time that a job on several nodes exchanges when nothing is in its way; nodes have links of the same
+    /// rate then
     #[arg(long, default_value = "0 %")]
     pub communication: Share,
     #[command(flatten)]
     pub failing: FailureArguments,
-    /// At most so many jobs, up to ten million
-    #[arg(long, default_value_t = 10_000, value_parser = RangedU64ValueParser::<usize>::new().range(1..=JOBS_MAX))]
-    pub jobs: usize,
+    /// How many jobs are made, or the first how many of a log are replayed, up to ten million [default: 10000 are made; of a
+    /// log all are replayed]
+    #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..=JOBS_MAX as u64))]
+    pub jobs: Option<usize>,
     /// What `--generate model` asks of all nodes, 1 being all of them [default: 0.7]
     #[arg(long, conflicts_with = "trace")]
     pub load: Option<f64>,
@@ -227,7 +230,7 @@ pub enum Generator {
 }
 
 /// They are held in memory, each in some hundred bytes: a gigabyte.
-const JOBS_MAX: u64 = 10_000_000;
+pub const JOBS_MAX: usize = 10_000_000;
 /// Of them a few hundred thousand take minutes.
 const REQUESTS_MAX: u64 = 1_000_000;
 const UNITS_MAX: u64 = 1_000_000;

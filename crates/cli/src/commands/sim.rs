@@ -1,10 +1,12 @@
 //! `keeptime sim`: what a cluster would do that is not there.
 
 mod goals;
+mod policies;
 mod sites;
+mod source;
 
 use super::{Ending, print_json};
-use crate::arguments::{FailureArguments, Generator, SimArguments, SimCommand, SimulatedCluster};
+use crate::arguments::{FailureArguments, SimArguments, SimCommand, SimulatedCluster};
 use crate::columns::{Side, aligned};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -12,13 +14,14 @@ use keeptime_model::Invalid;
 use keeptime_model::topology::Topology;
 use keeptime_model::units::{Nanos, Share, text};
 use keeptime_whatif::failures::{Failures, Reliabilities, Reliability};
+use keeptime_whatif::machine::Traffic;
 use keeptime_whatif::policy::Choice;
 use keeptime_whatif::shape;
 use keeptime_whatif::simulate::Trial;
 use keeptime_whatif::summary::{Quantiles, Summary};
-use keeptime_whatif::trace::swf::LeftOut;
-use keeptime_whatif::trace::{Submission, chains, lublin, swf};
+use keeptime_whatif::trace::Submission;
 use serde::{Serialize, Serializer};
+use source::{Jobs, Source, Told};
 use std::fs;
 use std::path::Path;
 
@@ -26,6 +29,9 @@ use std::path::Path;
 #[derive(Debug, Serialize)]
 struct Results<'a, H, S> {
     header: H,
+    /// That the jobs are from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log: Option<Told>,
     /// By policy.
     summaries: &'a [S],
 }
@@ -59,22 +65,6 @@ struct Failing {
     repair: Nanos,
 }
 
-/// Where jobs come from, and what that goes by.
-#[derive(Debug, Clone, Copy, Serialize)]
-#[serde(tag = "source", rename_all = "kebab-case")]
-enum Source<'a> {
-    Trace {
-        #[serde(serialize_with = "path_text")]
-        trace: &'a Path,
-    },
-    Model {
-        load: f64,
-    },
-    Chains {
-        interval_seconds: u64,
-    },
-}
-
 /// Carries out a command about simulations.
 pub fn run(command: &SimCommand) -> Result<Ending> {
     match command {
@@ -89,38 +79,29 @@ fn run_jobs(arguments: &SimArguments) -> Result<Ending> {
     let failing = Failing::of(&arguments.failing)?;
     let reliabilities = failing.as_ref().map(Failing::checked).transpose()?;
     let topology = topology(&arguments.topology)?;
+    Traffic::new(&topology, arguments.communication)
+        .map_err(|invalid| place(invalid, &arguments.topology))?;
     let nodes = topology.nodes().len() as u32;
-    let jobs = source.jobs(arguments, nodes)?;
+    let Jobs { jobs, log } = source.jobs(arguments, nodes)?;
     let trial = |policy| {
         let failures = reliabilities.map(|how| Failures::new(&topology, how, arguments.seed));
         let (topology, communication) = (topology.clone(), arguments.communication);
         Trial { topology, policy, communication, failures }
     };
     let mut summaries = Vec::new();
-    for policy in policies(&arguments.policy, nodes) {
+    for policy in policies::compared(&arguments.policy, &jobs, nodes) {
         let summary = replay(trial(policy), &jobs)?;
         // Told at once: the next may be interrupted, or fail.
         eprintln!("{}", line(&summary));
         summaries.push(summary);
     }
     if arguments.json {
-        let header = Header::of(arguments, source, failing);
-        print_json(&Results { header, summaries: &summaries })?;
+        let header = Header::of(arguments, source, failing, jobs.len());
+        print_json(&Results { header, log, summaries: &summaries })?;
     } else {
         print!("{}\n{}", table(&summaries, reliabilities.is_some()), notes(&summaries));
     }
     Ok(Ending::Done)
-}
-
-/// Those that were asked for, or else what Keeptime has for jobs with deadlines, and what there is without it: by deadlines
-/// alone where that does not take too long.
-fn policies(asked: &[Choice], nodes: u32) -> Vec<Choice> {
-    let compared = [Choice::Keeptime, Choice::KeeptimeBy, Choice::FcfsBackfill, Choice::None];
-    let is_soon = |policy: &Choice| *policy != Choice::KeeptimeBy || nodes <= BY_NODES_MAX;
-    match asked {
-        [] => compared.into_iter().filter(is_soon).collect(),
-        asked => asked.to_vec(),
-    }
 }
 
 /// The cluster that is meant. All of its nodes are alike.
@@ -129,13 +110,21 @@ fn topology(cluster: &SimulatedCluster) -> Result<Topology> {
         SimulatedCluster::Shape(shape) => return Ok(shape.topology()?),
         SimulatedCluster::File(path) => path,
     };
-    let name = path.display().to_string();
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let read = Topology::from_toml(&text).and_then(|topology| {
         shape::cpu_of_each(&topology)?;
         Ok(topology)
     });
-    Ok(read.map_err(|invalid| invalid.within(&name))?)
+    Ok(read.map_err(|invalid| place(invalid, cluster))?)
+}
+
+/// What is wrong with a cluster, with the file that tells it.
+fn place(invalid: Invalid, cluster: &SimulatedCluster) -> Invalid {
+    match cluster {
+        SimulatedCluster::Shape(_) => invalid,
+        SimulatedCluster::File(path) => invalid.within(&path.display().to_string()),
+    }
 }
 
 fn replay(trial: Trial, jobs: &[Submission]) -> Result<Summary> {
@@ -148,9 +137,15 @@ fn replay(trial: Trial, jobs: &[Submission]) -> Result<Summary> {
 }
 
 impl<'a> Header<'a> {
-    fn of(arguments: &'a SimArguments, source: Source<'a>, failing: Option<Failing>) -> Self {
-        let SimArguments { topology, communication, jobs, seed, .. } = arguments;
-        let (communication, jobs, seed) = (*communication, *jobs, *seed);
+    /// Of what came of so many jobs.
+    fn of(
+        arguments: &'a SimArguments,
+        source: Source<'a>,
+        failing: Option<Failing>,
+        jobs: usize,
+    ) -> Self {
+        let SimArguments { topology, communication, seed, .. } = arguments;
+        let (communication, seed) = (*communication, *seed);
         let version = env!("CARGO_PKG_VERSION");
         Self { version, topology, source, failing, communication, jobs, seed }
     }
@@ -190,63 +185,6 @@ impl Failing {
             Invalid { field: field.into(), ..invalid }
         })
     }
-}
-
-impl<'a> Source<'a> {
-    /// What is meant. An argument that would change nothing is refused.
-    fn of(arguments: &'a SimArguments) -> Result<Self, Invalid> {
-        if let Some(trace) = &arguments.trace {
-            return Ok(Self::Trace { trace });
-        }
-        match (arguments.generate, arguments.load, arguments.interval) {
-            (Some(Generator::Chains), Some(load), _) => {
-                let expected = "none with --generate chains, which goes by --interval";
-                Err(Invalid::new("--load", load, expected))
-            }
-            (Some(Generator::Chains), None, interval) => {
-                Ok(Self::Chains { interval_seconds: interval.unwrap_or(INTERVAL_SECONDS) })
-            }
-            (Some(Generator::Model) | None, _, Some(interval)) => {
-                let expected = "none with --generate model, which goes by --load";
-                Err(Invalid::new("--interval", interval, expected))
-            }
-            (Some(Generator::Model) | None, load, None) => Self::model(load.unwrap_or(LOAD)),
-        }
-    }
-
-    fn model(load: f64) -> Result<Self, Invalid> {
-        if (LOAD_LEAST..=LOAD_MOST).contains(&load) {
-            return Ok(Self::Model { load });
-        }
-        Err(Invalid::new("--load", load, format!("{LOAD_LEAST} to {LOAD_MOST}")))
-    }
-
-    fn jobs(self, arguments: &SimArguments, nodes: u32) -> Result<Vec<Submission>> {
-        let SimArguments { jobs, seed, .. } = *arguments;
-        let log = match self {
-            Self::Trace { trace } => return read(trace, jobs, seed),
-            Self::Model { load } => lublin::log(nodes, jobs, load, seed),
-            Self::Chains { interval_seconds } => chains::log(nodes, jobs, interval_seconds, seed),
-        };
-        Ok(log.jobs)
-    }
-}
-
-/// The jobs of a log, whose remarks may be in any encoding.
-fn read(path: &Path, jobs: usize, seed: u64) -> Result<Vec<Submission>> {
-    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let name = path.display().to_string();
-    if bytes.starts_with(&GZIP) {
-        return Err(Invalid::new(name, "gzip", "a log as text: gunzip it first").into());
-    }
-    let read = swf::read_counted(&String::from_utf8_lossy(&bytes), jobs, seed);
-    let in_file =
-        |invalid: Invalid| Invalid { field: format!("{name}, {}", invalid.field), ..invalid };
-    let (log, left_out) = read.map_err(in_file)?;
-    if left_out != LeftOut::default() {
-        eprintln!("{name}: jobs left out: {left_out}");
-    }
-    Ok(log.jobs)
 }
 
 /// A path that is not UTF-8 is told as well as it can be.
@@ -358,13 +296,4 @@ fn spread(Quantiles { median, p95, most }: Quantiles) -> String {
     format!("{median:.2} / {p95:.2} / {most:.2}")
 }
 
-/// On so many ten thousand jobs take a minute or two: each asks beside all that is reserved of every node.
-const BY_NODES_MAX: u32 = 512;
-const LOAD: f64 = 0.7;
-const LOAD_LEAST: f64 = 0.01;
-/// More than twice of what there is only makes queues longer.
-const LOAD_MOST: f64 = 2.0;
-const INTERVAL_SECONDS: u64 = 20;
 const REPAIR: Nanos = Nanos::from_secs(3_600);
-/// What compressed logs begin with.
-const GZIP: [u8; 2] = [0x1F, 0x8B];

@@ -1,6 +1,7 @@
 //! Jobs as they are submitted.
 
 pub mod chains;
+pub mod counted;
 pub mod lublin;
 pub mod swf;
 

@@ -1,37 +1,51 @@
 //! Logs in Standard Workload Format: a line of 18 numbers for each job, `;` before remarks.
 
+use super::counted::{Counted, Foreknown};
 use super::{Class, Log, Submission, deadline, draw_classes};
 use keeptime_model::Invalid;
 use keeptime_random::Random;
-use std::fmt;
-
-/// Jobs that were passed over, by why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LeftOut {
-    /// They never ran.
-    pub never_ran: usize,
-    /// They had more processors than the log says there were, or asked for more and nobody knows what they had.
-    pub too_large: usize,
-    /// They are parts of jobs that were checkpointed: the line of the whole job is another one.
-    pub parts: usize,
-    /// They ran, and nobody knows when they were submitted.
-    pub submitted_unknown: usize,
-}
 
 /// What a line says.
 enum Line {
     /// A job that ran.
-    Job(Submission),
+    Job(Submission, Requested),
     NeverRan,
     Part,
     SubmittedUnknown,
+}
+
+/// What a job's user said of how long it would take.
+enum Requested {
+    Enough,
+    Unknown,
+    Exceeded,
+}
+
+impl Requested {
+    /// Of a job that took `run`, and for which `limit` was requested, as far as that is known.
+    fn new(limit: i64, run: i64) -> Self {
+        match limit {
+            ..=0 => Self::Unknown,
+            limit if limit < run => Self::Exceeded,
+            _ => Self::Enough,
+        }
+    }
+
+    fn count(self, foreknown: &mut Foreknown) {
+        match self {
+            Self::Enough => {}
+            Self::Unknown => foreknown.request_unknown += 1,
+            Self::Exceeded => foreknown.request_exceeded += 1,
+        }
+    }
 }
 
 /// The first `most` jobs of a log that ran at all and were submitted at a known time, each once however often it was
 /// checkpointed, on no more processors than `; MaxProcs:` or `; MaxNodes:` says there were; the largest job has all of
 /// them where neither is said. A processor counts as a node. A job counts with the processors that it asked for, or
 /// with those that it had where it asked for more than there were. Deadlines, which the format does not have, are
-/// drawn, and so are classes: queues have other numbers at every site.
+/// drawn, and so are classes: queues have other numbers at every site. A job for which less was requested than it took, or
+/// nobody knows what, counts as if it had been requested for just as long.
 ///
 /// # Errors
 /// The line and the field that is wrong, or that there is no such job.
@@ -39,34 +53,37 @@ pub fn read(text: &str, most: usize, seed: u64) -> Result<Log, Invalid> {
     read_counted(text, most, seed).map(|(log, _)| log)
 }
 
-/// The same, and what was passed over on the way.
+/// The same, and what was counted on the way.
 ///
 /// # Errors
 /// As [`read`].
-pub fn read_counted(text: &str, most: usize, seed: u64) -> Result<(Log, LeftOut), Invalid> {
+pub fn read_counted(text: &str, most: usize, seed: u64) -> Result<(Log, Counted), Invalid> {
     // Written by some editors before all else.
     let text = text.trim_start_matches('\u{feff}');
     let there = header(text, "MaxProcs").or_else(|| header(text, "MaxNodes"));
     let mut random = Random::new(seed);
     let (mut jobs, mut lines) = (Vec::new(), Vec::new());
-    let mut left_out = LeftOut::default();
+    let mut counted = Counted::default();
+    let Counted { left_out, foreknown, is_cut } = &mut counted;
     for (at, line) in text.lines().enumerate() {
         let line = line.trim();
-        if jobs.len() == most {
-            break;
-        }
         if line.is_empty() || line.starts_with(';') {
             continue;
+        }
+        if jobs.len() == most {
+            *is_cut = true;
+            break;
         }
         let said = said(line, there, &mut random);
         match said.map_err(|invalid| at_line(at, invalid))? {
             Line::NeverRan => left_out.never_ran += 1,
             Line::Part => left_out.parts += 1,
             Line::SubmittedUnknown => left_out.submitted_unknown += 1,
-            Line::Job(job) if there.is_some_and(|there| job.nodes > there) => {
+            Line::Job(job, _) if there.is_some_and(|there| job.nodes > there) => {
                 left_out.too_large += 1;
             }
-            Line::Job(job) => {
+            Line::Job(job, requested) => {
+                requested.count(foreknown);
                 jobs.push(job);
                 lines.push(at);
             }
@@ -79,7 +96,7 @@ pub fn read_counted(text: &str, most: usize, seed: u64) -> Result<(Log, LeftOut)
     check_length(&jobs, &lines)?;
     count_from_the_first(&mut jobs);
     draw_classes(&mut jobs, seed);
-    Ok((Log { nodes: there.unwrap_or(largest), jobs }, left_out))
+    Ok((Log { nodes: there.unwrap_or(largest), jobs }, counted))
 }
 
 /// What is wrong in a line of the log, counted as people do.
@@ -146,8 +163,8 @@ fn said(line: &str, there: Option<u32>, random: &mut Random) -> Result<Line, Inv
         false => (asked, REQUESTED_NODES),
     };
     // What was asked for may be without any limit; nobody runs for so long.
-    let asked = whole(REQUESTED_TIME, NUMBER_MAX)?.min(JOB_MAX as i64);
-    let requested = asked.max(run);
+    let limit = whole(REQUESTED_TIME, NUMBER_MAX)?.min(JOB_MAX as i64);
+    let (requested, requested_as) = (limit.max(run), Requested::new(limit, run));
     if run <= 0 || nodes <= 0 {
         return Ok(Line::NeverRan);
     }
@@ -159,7 +176,8 @@ fn said(line: &str, there: Option<u32>, random: &mut Random) -> Result<Line, Inv
     let [submitted, run, requested] = [submitted, run, requested].map(i64::unsigned_abs);
     let deadline = deadline(submitted, requested, random.part());
     let class = Class::default();
-    Ok(Line::Job(Submission { submitted, run, requested, nodes, deadline, class }))
+    let job = Submission { submitted, run, requested, nodes, deadline, class };
+    Ok(Line::Job(job, requested_as))
 }
 
 /// Whether a job counts with the processors that it had: those that it asked for are not known, or it asked for more
@@ -182,17 +200,6 @@ fn header(text: &str, key: &str) -> Option<u32> {
         value.split_whitespace().next()?.parse::<u32>().ok()
     };
     remarks.filter_map(value).find(|number| *number > 0)
-}
-
-impl fmt::Display for LeftOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { never_ran, too_large, parts, submitted_unknown } = self;
-        write!(
-            f,
-            "{never_ran} never ran, {too_large} had more processors than the log says it has, {parts} are parts of \
-             jobs that were checkpointed, {submitted_unknown} were submitted at a time that is not known"
-        )
-    }
 }
 
 /// Number, from 1 on, and name.
@@ -219,6 +226,7 @@ const STATUS: Field = (11, "status");
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::counted::LeftOut;
 
     const LOG: &str = "\
 ; Version: 2.2
@@ -246,10 +254,40 @@ mod tests {
     #[test]
     fn jobs_that_are_left_out_are_counted_apart() {
         let last = "5 1040 0 500 2 -1 -1 2 -1 -1 1 1 1 1 1 1 -1 -1\n";
-        let (log, left_out) = read_counted(&format!("{LOG}{last}"), 3, 1).unwrap();
+        let (log, Counted { left_out, is_cut, .. }) =
+            read_counted(&format!("{LOG}{last}"), 3, 1).unwrap();
         assert_eq!(log.jobs.iter().map(|job| job.nodes).collect::<Vec<_>>(), [4, 16, 2]);
         assert_eq!(left_out, LeftOut { never_ran: 1, too_large: 1, ..LeftOut::default() });
-        assert_eq!(read_counted(LOG, 1, 1).unwrap().1, LeftOut::default());
+        assert!(!is_cut);
+    }
+
+    // Goal: of a log that is cut it is known, and not of one after whose last job remarks come.
+    #[test]
+    fn a_log_with_more_jobs_than_were_asked_for_is_cut() {
+        let expected = Counted { is_cut: true, ..Counted::default() };
+        assert_eq!(read_counted(LOG, 1, 1).unwrap().1, expected);
+        let (one, _) = LOG.split_once("  2  1010").unwrap();
+        let counted = read_counted(&format!("{one}\n; the end\n"), 1, 1).unwrap().1;
+        assert_eq!(counted, Counted::default());
+    }
+
+    // Goal: who is known better than its user knew it is counted, of the jobs that count.
+    #[test]
+    fn what_was_requested_for_too_little_or_not_at_all_is_counted() {
+        let known = |requested: &str| {
+            let log = LOG.replacen("4  900", &format!("4  {requested}"), 1);
+            let (log, Counted { foreknown, .. }) = read_counted(&log, 9, 1).unwrap();
+            (log.jobs[0].requested, foreknown)
+        };
+        // The other job of the log has no request.
+        let unknown = Foreknown { request_unknown: 1, request_exceeded: 0 };
+        assert_eq!(known("600"), (600, unknown));
+        assert_eq!(known("599"), (600, Foreknown { request_exceeded: 1, ..unknown }));
+        for not_told in ["-1", "0"] {
+            assert_eq!(known(not_told), (600, Foreknown { request_unknown: 2, ..unknown }));
+        }
+        let expected = "1 without a requested time, 0 that took longer than was requested";
+        assert_eq!(unknown.to_string(), expected);
     }
 
     // Goal: a time that the format says is not known ends nothing. Method: of a job that ran, one that never did, and a part.
@@ -259,7 +297,7 @@ mod tests {
             format!("5 -1 0 {run} 2 -1 -1 2 -1 -1 {status} 1 1 1 1 1 -1 -1\n")
         };
         let log = [LOG, &unknown(500, 1), &unknown(-1, 5), &unknown(500, 2)].concat();
-        let (with, left_out) = read_counted(&log, 9, 1).unwrap();
+        let (with, Counted { left_out, .. }) = read_counted(&log, 9, 1).unwrap();
         assert_eq!(Ok(with), read(LOG, 9, 1));
         let expected = LeftOut { never_ran: 2, too_large: 1, parts: 1, submitted_unknown: 1 };
         assert_eq!(left_out, expected);
@@ -271,7 +309,8 @@ mod tests {
     fn who_asked_for_more_than_there_is_counts_with_what_it_was_given() {
         let nodes = |had: i32, asked: i64| {
             let line = format!("5 1040 0 500 {had} -1 -1 {asked} -1 -1 1 1 1 1 1 1 -1 -1\n");
-            let (log, left_out) = read_counted(&format!("{LOG}{line}"), 9, 1).unwrap();
+            let (log, Counted { left_out, .. }) =
+                read_counted(&format!("{LOG}{line}"), 9, 1).unwrap();
             (log.jobs.get(2).map(|job| job.nodes), left_out.too_large)
         };
         assert_eq!(nodes(99, 200), (Some(99), 1));
@@ -291,7 +330,7 @@ mod tests {
             format!("5 1040 0 {seconds} 2 -1 -1 2 -1 -1 {status} 1 1 1 1 1 -1 -1\n")
         };
         let log = |parts: &[String]| format!("{LOG}{whole}{}", parts.concat());
-        let (with, left_out) =
+        let (with, Counted { left_out, .. }) =
             read_counted(&log(&[part(200, 2), part(300, 3), part(300, 4)]), 9, 1).unwrap();
         assert_eq!(Ok(with), read(&log(&[]), 9, 1));
         assert_eq!(

@@ -1,5 +1,6 @@
 //! `keeptime sim sites`: what web sites that share a cluster would have of it.
 
+use super::policies::each_once;
 use super::{Failing, Results, path_text, percent, progress_bar, topology};
 use crate::arguments::{SimSitesArguments, SimulatedCluster};
 use crate::commands::{Ending, print_json};
@@ -84,7 +85,7 @@ pub(super) fn run(arguments: &SimSitesArguments) -> Result<Ending> {
     let failures = failing.as_ref().map(Failing::checked).transpose()?.unwrap_or_default();
     let hosting = hosting(arguments, failures)?;
     let mut summaries = Vec::new();
-    for policy in arguments.policy.iter().copied() {
+    for policy in each_once(&arguments.policy) {
         let summary = simulate(&hosting, policy, minutes(arguments));
         // Told at once: the next may be interrupted.
         eprintln!("{policy} has ended: {}", figures(&summary));
@@ -92,7 +93,7 @@ pub(super) fn run(arguments: &SimSitesArguments) -> Result<Ending> {
     }
     if arguments.json {
         let header = Header::of(arguments, failing);
-        print_json(&Results { header, summaries: &summaries })?;
+        print_json(&Results { header, log: None, summaries: &summaries })?;
     } else {
         print!("{}", summaries.iter().map(table).collect::<Vec<_>>().join("\n"));
     }
