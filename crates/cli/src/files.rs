@@ -80,6 +80,17 @@ pub fn default_profile_path(application: &Name) -> PathBuf {
     Path::new(PROFILES).join(format!("{application}.json"))
 }
 
+/// What is in a file. Of what is none, as a pipe into which nobody may ever write, nothing is waited for.
+///
+/// # Errors
+/// If it is no file, or cannot be read.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("not a file"));
+    }
+    fs::read(path)
+}
+
 /// Writes `value` as JSON such that a crash leaves the old file or the new one, whole.
 pub fn save_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let mut text = serde_json::to_vec_pretty(value)?;

@@ -21,7 +21,6 @@ use keeptime_model::units::{BitsPerSecond, Nanos};
 use keeptime_planner::curve::{FittedCurve, FittedPoint};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The page of a record in its directory.
@@ -33,13 +32,19 @@ const LINES_MAX: usize = 7;
 const PNG_SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
 
 /// Draws what `directory` has as one page there: the record of a demonstration with its pictures, or else the
-/// figures of benchmarks and evaluations. Returns the page's path.
+/// figures of benchmarks and evaluations. What cannot be read is named there and on standard error, and costs nothing but
+/// itself. Returns the page's path.
 ///
 /// # Errors
-/// If there is neither, if the record or one of its pictures cannot be read, or the page cannot be written.
+/// If there is neither that can be read, or the page cannot be written.
 pub fn write(directory: &Path) -> Result<PathBuf> {
     let record = directory.join(RECORD);
-    let text = if record.exists() { demonstration(&record)? } else { figures::page(directory)? };
+    let demonstration = record.exists().then(|| demonstration(&record));
+    let text = match demonstration {
+        Some(Ok(page)) => page,
+        Some(Err(damaged)) => figures::page(directory, Some(damaged))?,
+        None => figures::page(directory, None)?,
+    };
     let page = directory.join(REPORT);
     files::save(&page, text.as_bytes())?;
     Ok(page)
@@ -47,24 +52,32 @@ pub fn write(directory: &Path) -> Result<PathBuf> {
 
 /// The page of the record in `path`, with the pictures beside it.
 fn demonstration(path: &Path) -> Result<String> {
-    let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = files::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let record: Record = serde_json::from_slice(&text)
         .with_context(|| format!("{} is not a record of a demonstration", path.display()))?;
-    let read = |(caption, file): &(String, String)| {
-        let path = path.with_file_name(file);
-        let bytes = fs::read(&path)
-            .with_context(|| format!("cannot read the picture {}", path.display()))?;
-        Ok((caption.clone(), bytes))
-    };
-    let pictures = record.pictures.iter().map(read).collect::<Result<Vec<_>>>()?;
-    page(&record, &pictures)
+    let (mut pictures, mut missing) = (Vec::new(), Vec::new());
+    for (caption, file) in &record.pictures {
+        match picture(&path.with_file_name(file)) {
+            Ok(bytes) => pictures.push((caption.clone(), bytes)),
+            Err(error) => missing.push(format!("{file}: {error:#}")),
+        }
+    }
+    tell_left_out(&missing);
+    page(&record, &pictures, &missing)
 }
 
-/// The page of `record`; `pictures` are captions and PNG files. It names no other file or address.
+fn picture(path: &Path) -> Result<Vec<u8>> {
+    let bytes = files::read(path).context("cannot read the picture")?;
+    ensure!(bytes.starts_with(PNG_SIGNATURE), "not a PNG file");
+    Ok(bytes)
+}
+
+/// The page of `record`; `pictures` are captions and PNG files, and `missing` are those that could not be read, and why. It
+/// names no other file or address.
 ///
 /// # Errors
-/// If a picture is not a PNG file, or a chart cannot be drawn.
-pub fn page(record: &Record, pictures: &[(String, Vec<u8>)]) -> Result<String> {
+/// If a chart cannot be drawn.
+pub fn page(record: &Record, pictures: &[(String, Vec<u8>)], missing: &[String]) -> Result<String> {
     let application = &record.profile.application;
     let header = html! {
         h1 { "Promised and actual times" }
@@ -76,11 +89,33 @@ pub fn page(record: &Record, pictures: &[(String, Vec<u8>)]) -> Result<String> {
         (profile(record)?)
         (request::section(&record.request))
         (contention::section(&record.contention)?)
-        (self::pictures(pictures)?)
+        (self::pictures(pictures))
+        (left_out(missing))
         (how_to_read())
     };
     let title = format!("Keeptime: promised and actual times of {application}");
     Ok(frame(&title, header, sections))
+}
+
+/// On standard error, for whoever does not look at the page.
+fn tell_left_out(files: &[String]) {
+    for file in files {
+        eprintln!("left out: {file}");
+    }
+}
+
+/// Files that are not shown, and why.
+fn left_out(files: &[String]) -> Markup {
+    html! {
+        @if !files.is_empty() {
+            section {
+                h2 { "Left out" }
+                ul {
+                    @for file in files { li { (file) } }
+                }
+            }
+        }
+    }
 }
 
 /// A page of `sections` that names no other file or address.
@@ -211,11 +246,8 @@ fn profile_line(curve: &Curve) -> Line {
     }
 }
 
-fn pictures(pictures: &[(String, Vec<u8>)]) -> Result<Markup> {
-    for (caption, bytes) in pictures {
-        ensure!(bytes.starts_with(PNG_SIGNATURE), "the picture {caption:?} is not a PNG file");
-    }
-    Ok(html! {
+fn pictures(pictures: &[(String, Vec<u8>)]) -> Markup {
+    html! {
         @if !pictures.is_empty() {
             section {
                 h2 { "Pictures" }
@@ -231,7 +263,7 @@ fn pictures(pictures: &[(String, Vec<u8>)]) -> Result<Markup> {
                 }
             }
         }
-    })
+    }
 }
 
 fn how_to_read() -> Markup {

@@ -42,12 +42,14 @@ fn draw_one(bar: &Bar, top: f64, (from, to): (f64, f64)) -> Markup {
     }
 }
 
-/// Where a value is. All scales have a 0, so that lengths can be compared.
+/// Where a value is. All scales have a 0, so that lengths can be compared. Values count as parts of the greatest size: the
+/// span of the greatest there are is more than a number can be.
 fn scale(bars: &[Bar]) -> impl Fn(f64) -> f64 {
-    let values = || bars.iter().map(|bar| bar.value);
-    let (least, most) = (values().fold(0.0, f64::min), values().fold(0.0, f64::max));
+    let size = bars.iter().map(|bar| bar.value.abs()).fold(f64::MIN_POSITIVE, f64::max);
+    let parts = || bars.iter().map(|bar| bar.value / size);
+    let (least, most) = (parts().fold(0.0, f64::min), parts().fold(0.0, f64::max));
     let span = (most - least).max(f64::MIN_POSITIVE);
-    move |value| ENDS.0 + (ENDS.1 - ENDS.0) * ((value - least) / span)
+    move |value| ENDS.0 + (ENDS.1 - ENDS.0) * ((value / size - least) / span)
 }
 
 #[cfg(test)]
@@ -70,6 +72,15 @@ mod tests {
     fn what_is_less_than_0_is_left_of_it() {
         let svg = drawn(&[-1.0, 1.0]);
         assert!(svg.contains("rect x=\"70.0\"") && svg.contains("rect x=\"190.0\""), "{svg}");
+    }
+
+    // Goal: the greatest and least numbers that there are have bars as others of the same proportions.
+    #[test]
+    fn sizes_beyond_all_sums_are_drawn_as_others() {
+        for size in [1e308, f64::MAX, 1e-308, f64::from_bits(1)] {
+            let svg = drawn(&[-size, size]);
+            assert_eq!(svg.matches("width=\"120.0\"").count(), 2, "{size}: {svg}");
+        }
     }
 
     #[test]

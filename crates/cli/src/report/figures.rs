@@ -3,10 +3,11 @@
 
 use super::bars::{self, Bar};
 use super::small_chart::COLOURS;
-use super::{REPORT, count, frame};
+use super::{REPORT, count, frame, left_out, tell_left_out};
+use crate::files;
 use crate::machine::Machine;
 use crate::record::RECORD;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use maud::{Markup, html};
 use serde::Deserialize;
 use serde_json::Value;
@@ -66,22 +67,42 @@ pub fn was_never(name: &str, value: f64) -> bool {
     may_be && value == NEVER_ONCE
 }
 
-/// The page of all figures in `directory`. Files that are something else are named, there and on standard error.
+/// The page of all figures in `directory`, where there is no record of a demonstration, or one that is `damaged`. Files that
+/// are something else are named, there and on standard error.
 ///
 /// # Errors
-/// If the directory cannot be read, or has no figures.
-pub(super) fn page(directory: &Path) -> Result<String> {
-    let found = Found::look(directory)?;
-    for file in &found.left_out {
-        eprintln!("left out: {file}");
+/// If the directory cannot be read, or has no figures; then a record that is damaged is what counts.
+pub(super) fn page(directory: &Path, damaged: Option<Error>) -> Result<String> {
+    let mut found = Found::look(directory)?;
+    if let Some(damaged) = damaged {
+        if found.measurements.is_empty() {
+            return Err(damaged);
+        }
+        found.left_out.insert(0, format!("{RECORD}: {damaged:#}"));
     }
-    ensure!(
-        !found.measurements.is_empty(),
-        "nothing to report on: {} has neither {RECORD}, which `keeptime demo` writes, nor figures \
-         in NAME.json, which `make bench-NAME` and `make eval-NAME` write",
-        directory.display()
-    );
+    tell_left_out(&found.left_out);
+    ensure!(!found.measurements.is_empty(), nothing_in(directory));
     Ok(found.draw(directory))
+}
+
+/// That there are no figures in a directory, and where they are of those whose raw data it has.
+fn nothing_in(directory: &Path) -> String {
+    let place = directory.display();
+    let name = directory.file_name().unwrap_or_default().to_string_lossy();
+    let beside = directory.with_file_name(format!("{name}.json"));
+    if beside.is_file() {
+        let over = directory.parent().filter(|over| !over.as_os_str().is_empty());
+        let over = over.unwrap_or(Path::new(".")).display();
+        return format!(
+            "nothing to report on: {place} has raw data, and {} what came of them: try `keeptime report {over}`",
+            beside.display()
+        );
+    }
+    format!(
+        "nothing to report on: {place} has neither {RECORD}, which `keeptime demo` writes, nor a NAME.json that is a list \
+         of figures ({{ \"name\": .., \"value\": .., \"unit\": .., \"command\": .. }}), which `make bench-NAME` and \
+         `make eval-NAME` write beside the directory NAME of their raw data; raw data and profiles alone have no figures"
+    )
 }
 
 impl Found {
@@ -100,7 +121,7 @@ impl Found {
 
     fn add(&mut self, directory: &Path, file: &str) -> Result<()> {
         let name = file.strip_suffix(".json").context("not a NAME.json of figures")?;
-        let text = fs::read(directory.join(file))?;
+        let text = files::read(&directory.join(file))?;
         let figures: Vec<Figure> = serde_json::from_slice(&text).context("not figures")?;
         ensure!(!figures.is_empty(), "no figures");
         let figures = figures.into_iter().map(Figure::renewed).collect();
@@ -164,12 +185,13 @@ impl Figure {
     }
 }
 
-/// The files of `directory` but the page, by name.
+/// The files of `directory` but the page, and the record of a demonstration, by name.
 fn file_names(directory: &Path) -> Result<Vec<String>> {
     let entries = fs::read_dir(directory)?.collect::<std::io::Result<Vec<_>>>()?;
     let files = entries.iter().filter(|entry| entry.path().is_file());
     let name = |file: &fs::DirEntry| file.file_name().to_string_lossy().into_owned();
-    let mut names: Vec<_> = files.map(name).filter(|name| name != REPORT).collect();
+    let mut names: Vec<_> =
+        files.map(name).filter(|name| name != REPORT && name != RECORD).collect();
     names.sort_unstable();
     Ok(names)
 }
@@ -179,7 +201,7 @@ fn machine(raw: &Path) -> Result<Option<Machine>> {
     if !raw.exists() {
         return Ok(None);
     }
-    let raw: Value = serde_json::from_slice(&fs::read(raw)?).context("not JSON")?;
+    let raw: Value = serde_json::from_slice(&files::read(raw)?).context("not JSON")?;
     // In a list it has no name, and is the first.
     let machine = raw.get("machine").or_else(|| raw.get(0));
     Ok(machine.and_then(|machine| Machine::deserialize(machine).ok()))
@@ -302,19 +324,6 @@ fn number(value: f64) -> String {
 /// Nothing where there is none.
 fn number_or_never(value: Option<f64>, never: bool) -> String {
     if never { "never".into() } else { value.map(number).unwrap_or_default() }
-}
-
-fn left_out(files: &[String]) -> Markup {
-    html! {
-        @if !files.is_empty() {
-            section {
-                h2 { "Left out" }
-                ul {
-                    @for file in files { li { (file) } }
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -459,6 +468,18 @@ mod tests {
         let error = format!("{:#}", write(directory.path()).unwrap_err());
         assert!(error.contains(RECORD) && error.contains("make bench-NAME"), "{error}");
         assert!(!directory.path().join(REPORT).exists());
+    }
+
+    // Goal: whoever asks for a page of raw data is told where the page is that they are shown on.
+    #[test]
+    fn of_raw_data_it_is_told_where_their_figures_are() {
+        let directory = directory(&[("plan.json", json!([figure("plan", None, None)]))]);
+        let raw = directory.path().join("plan");
+        fs::create_dir(&raw).unwrap();
+        save_json(&raw.join("alone.json"), &json!({ "version": 1 })).unwrap();
+        let error = format!("{:#}", write(&raw).unwrap_err());
+        let told = format!("try `keeptime report {}`", directory.path().display());
+        assert!(error.contains(&told), "{error}");
     }
 
     #[test]

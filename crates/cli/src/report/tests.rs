@@ -14,6 +14,7 @@ use keeptime_planner::availability::Availability;
 use keeptime_planner::fitted::FittedProfile;
 use keeptime_planner::translate::{Decision, Options, schedule};
 use keeptime_planner::tree::PlacementIndex;
+use std::fs;
 
 const APPLICATION: &str = r#"
     name = "raycast"
@@ -55,7 +56,7 @@ const CURVES: [(&str, &str, u32, u64, u64); 8] = [
 
 #[test]
 fn the_page_has_every_section() {
-    let page = page(&record("1 s"), &[picture("A brick")]).unwrap();
+    let page = page(&record("1 s"), &[picture("A brick")], &[]).unwrap();
     for title in [
         "What was measured",
         "The profile",
@@ -77,7 +78,7 @@ fn the_page_has_every_section() {
 
 #[test]
 fn the_headline_and_the_table_tell_promised_with_and_without() {
-    let page = page(&record("1 s"), &[]).unwrap();
+    let page = page(&record("1 s"), &[], &[]).unwrap();
     // Errors with: 1 % and 3 %; without: 150 % and a run that did not end.
     assert!(page.contains("<strong>more than 150.0 %</strong> and <strong>∞</strong>"));
     assert!(page.contains("Of 2 requests under contention"));
@@ -101,26 +102,26 @@ fn requests_that_were_refused_are_told() {
         reason: format!("{goal} cannot be promised"),
     };
     asked.contention.refused = vec![refused("within 700 ms")];
-    let told = page(&asked, &[]).unwrap();
+    let told = page(&asked, &[], &[]).unwrap();
     assert!(told.contains("Of 3 requests under contention, 1 was refused. Of the others, "));
     assert!(told.contains("With Keeptime, 1 of 2 ended by the promised time."));
     let why = "<li>raycast, within 700 ms: within 700 ms cannot be promised.</li>";
     assert!(told.contains(why), "{told}");
 
     asked.contention.trials.clear();
-    let none = page(&asked, &[]).unwrap();
+    let none = page(&asked, &[], &[]).unwrap();
     assert!(none.contains("The one request under contention was refused, so there is nothing"));
 
     let mut before = serde_json::to_value(record("1 s")).unwrap();
     before["contention"].as_object_mut().unwrap().remove("refused").unwrap();
     let before: Record = serde_json::from_value(before).unwrap();
-    assert!(!page(&before, &[]).unwrap().contains("refused"));
+    assert!(!page(&before, &[], &[]).unwrap().contains("refused"));
 }
 
 // Goal: of what was the same in both runs the page does not say that it differed.
 #[test]
 fn only_bandwidth_is_said_to_differ_between_with_and_without() {
-    let page = page(&record("1 s"), &[]).unwrap();
+    let page = page(&record("1 s"), &[], &[]).unwrap();
     for said in [
         "with the same CPU under the same load, once with bandwidth reserved, once without",
         "on the same nodes with that CPU and no bandwidth reserved",
@@ -132,7 +133,7 @@ fn only_bandwidth_is_said_to_differ_between_with_and_without() {
 
 #[test]
 fn nothing_outside_is_referred_to_and_nothing_is_run() {
-    let page = page(&record("1 s"), &[picture("A brick")]).unwrap();
+    let page = page(&record("1 s"), &[picture("A brick")], &[]).unwrap();
     for outside in ["http", "<script", "<link", "@import", "url(", "file:"] {
         assert!(!page.contains(outside), "{outside}");
     }
@@ -143,7 +144,7 @@ fn nothing_outside_is_referred_to_and_nothing_is_run() {
 fn special_characters_stay_text() {
     let mut record = record("1 s");
     record.contention.load = "a < b & c".into();
-    let page = page(&record, &[picture("<b>\"bold\"</b> & more")]).unwrap();
+    let page = page(&record, &[picture("<b>\"bold\"</b> & more")], &[]).unwrap();
     assert!(page.contains("a &lt; b &amp; c"));
     assert!(page.contains("alt=\"&lt;b&gt;&quot;bold&quot;&lt;/b&gt; &amp; more\""));
     assert!(!page.contains("<b>"));
@@ -151,7 +152,7 @@ fn special_characters_stay_text() {
 
 #[test]
 fn a_refusal_is_told_with_what_would_be_admitted() {
-    let page = page(&record("50 ms"), &[]).unwrap();
+    let page = page(&record("50 ms"), &[], &[]).unwrap();
     assert!(page.contains(">Refused</h3>") && page.contains("50 ms cannot be promised"));
     assert!(page.contains("These would be admitted now"));
     assert!(page.contains("Nothing is left to choose."));
@@ -164,7 +165,7 @@ fn a_record_without_measurements_has_a_page_too() {
     record.request.decision.explanation.curves.clear();
     record.request.decision.explanation.chosen = None;
     record.contention.trials.clear();
-    let page = page(&record, &[]).unwrap();
+    let page = page(&record, &[], &[]).unwrap();
     assert!(page.contains("there is nothing to compare") && page.contains("Nothing was measured"));
 }
 
@@ -175,7 +176,7 @@ fn many_curves_and_trials_are_shared_among_charts() {
     record.profile.curves.truncate(7);
     assert_eq!(groups(&record.profile).len(), 1);
     record.contention.trials = vec![record.contention.trials[0].clone(); 25];
-    let page = page(&record, &[]).unwrap();
+    let page = page(&record, &[], &[]).unwrap();
     assert!(page.contains("requests 13 to 24") && page.contains("requests 25 to 25"));
 }
 
@@ -186,17 +187,73 @@ fn the_page_is_written_beside_its_record() {
     record.pictures = vec![("A brick".into(), "brick.png".into())];
     assert!(format!("{:#}", write(directory.path()).unwrap_err()).contains("nothing to report on"));
     files::save_json(&directory.path().join(RECORD), &record).unwrap();
-    assert!(format!("{:#}", write(directory.path()).unwrap_err()).contains("brick.png"));
-    fs::write(directory.path().join("brick.png"), "GIF89a").unwrap();
-    assert!(format!("{:#}", write(directory.path()).unwrap_err()).contains("not a PNG"));
     fs::write(directory.path().join("brick.png"), picture("").1).unwrap();
     let path = write(directory.path()).unwrap();
     assert_eq!(path, directory.path().join(REPORT));
     let page = fs::read_to_string(path).unwrap();
-    assert!(page.ends_with("</html>"));
+    assert!(page.ends_with("</html>") && page.contains("data:image/png"));
+    assert!(!page.contains("Left out"));
     // To look at it: REPORT_SAMPLE=/tmp/report.html cargo test
     if let Some(sample) = std::env::var_os("REPORT_SAMPLE") {
         fs::write(sample, page).unwrap();
+    }
+}
+
+// Goal: a picture that is not there, or is none, costs nothing but itself.
+#[test]
+fn a_picture_that_cannot_be_read_is_left_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut record = record("1 s");
+    record.pictures = ["brick", "gone", "film"].map(|of| (of.into(), format!("{of}.png"))).into();
+    files::save_json(&directory.path().join(RECORD), &record).unwrap();
+    fs::write(directory.path().join("brick.png"), picture("").1).unwrap();
+    fs::write(directory.path().join("film.png"), "GIF89a").unwrap();
+    let page = fs::read_to_string(write(directory.path()).unwrap()).unwrap();
+    assert_eq!(page.matches("data:image/png").count(), 1, "{page}");
+    for left_out in ["<li>gone.png: cannot read", "<li>film.png: not a PNG file<"] {
+        assert!(page.contains(left_out), "{left_out}: {page}");
+    }
+}
+
+// Goal: a damaged record costs no figures that are beside it, and where there are none it is what is told.
+#[test]
+fn a_damaged_record_is_left_out_where_there_are_figures() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join(RECORD), "{").unwrap();
+    let error = format!("{:#}", write(directory.path()).unwrap_err());
+    assert!(error.contains("is not a record of a demonstration"), "{error}");
+    let figures = r#"[{ "name": "plan", "value": 1.0, "unit": "s", "command": "make" }]"#;
+    fs::write(directory.path().join("plan.json"), figures).unwrap();
+    let page = fs::read_to_string(write(directory.path()).unwrap()).unwrap();
+    assert!(page.contains("<h2>plan<") && page.contains("1 figure, "), "{page}");
+    assert!(page.contains("<li>demo.json: ") && page.contains("is not a record"), "{page}");
+    assert_eq!(page.matches("<li>").count(), 1, "{page}");
+}
+
+// Goal: what never ends is not waited for: pipes in the place of a record, a picture, figures and raw data.
+#[test]
+fn pipes_are_not_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = |name: &str| {
+        nix::unistd::mkfifo(&directory.path().join(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    };
+    pipe("brick.png");
+    let mut record = record("1 s");
+    record.pictures = vec![("A brick".into(), "brick.png".into())];
+    files::save_json(&directory.path().join(RECORD), &record).unwrap();
+    let page = fs::read_to_string(write(directory.path()).unwrap()).unwrap();
+    assert!(page.contains("<li>brick.png: cannot read the picture: not a file<"), "{page}");
+
+    fs::remove_file(directory.path().join(RECORD)).unwrap();
+    pipe(RECORD);
+    pipe("search.json");
+    let figures = r#"[{ "name": "plan", "value": 1.0, "unit": "s", "command": "make" }]"#;
+    fs::write(directory.path().join("plan.json"), figures).unwrap();
+    fs::create_dir(directory.path().join("plan")).unwrap();
+    pipe("plan/raw.json");
+    let page = fs::read_to_string(write(directory.path()).unwrap()).unwrap();
+    for left_out in ["<li>demo.json: ", "<li>plan/raw.json: not a file<"] {
+        assert!(page.contains(left_out), "{left_out}: {page}");
     }
 }
 
