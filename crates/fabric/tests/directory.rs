@@ -11,12 +11,15 @@ use keeptime_fabric::directory::protocol::{Answer, VERSION, decode, encode};
 use keeptime_fabric::region::{PlainMemories, RegionServer, RegionServerConfig};
 use keeptime_fabric::{
     Callers, Carriers, Config, Context, ContextId, ContextInfo, Event, FindError, Match, Protocol,
-    RegisterError, Tag, Wait, attrs,
+    Record, RegisterError, Tag, Wait, attrs,
 };
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -81,6 +84,58 @@ fn a_program_of_another_version_is_told_so() {
         let refused = Answer::Refused { number: None, why };
         assert_eq!(decode(&heard), Ok(Some((refused, heard.len()))));
     }
+}
+
+/// Not a test: the program that watches, and is stopped meanwhile. It ends well when it takes the last resource for all that
+/// there are.
+#[test]
+fn program_that_watches() {
+    let Ok(directory) = std::env::var("FABRIC_TEST_DIRECTORY") else { return };
+    let mut config = Config::default();
+    config.directory = directory;
+    let context = Context::open(config).unwrap();
+    let (mut there, watcher) = context.find(attrs! { "told" => "all" }).watch().unwrap();
+    let _own = context.register(attrs! { "name" => "watcher" }).unwrap();
+    let is_last = |record: &Record| record.attributes.value("last").is_some();
+    while there.len() != 1 || !there.iter().all(is_last) {
+        match watcher.next_within(LONG) {
+            Some(Event::Appeared(record)) => there.push(record),
+            Some(Event::Disappeared(id)) => there.retain(|record| record.id != id),
+            other => panic!("{other:?}"),
+        }
+    }
+    std::process::exit(7);
+}
+
+/// Goal: a program that is stopped for so long that its daemon gives it up, and goes on, sees what is there then, and is there
+/// itself. Method: more happens meanwhile than is kept for it; of all that one resource is left, which it did not know.
+#[test]
+fn a_watcher_that_was_stopped_sees_what_is_there() {
+    let node = Node::start("n0", &[]);
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "program_that_watches"]);
+    let mut stopped = command.env("FABRIC_TEST_DIRECTORY", &node.config.name).spawn().unwrap();
+    let signal = |signal| kill(Pid::from_raw(stopped.id() as i32), signal).unwrap();
+    let context = node.context(WAY);
+    let long = |number: u32| {
+        let attributes = (0..20).fold(attrs! { "told" => "all" }, |all, at| {
+            all.with(format!("{at}{}", "a".repeat(250)), format!("{number}{}", "b".repeat(250)))
+        });
+        context.register(attributes).unwrap()
+    };
+    let known = long(0);
+    until(|| context.find(attrs! { "name" => "watcher" }).only().ok());
+    signal(Signal::SIGSTOP);
+    let given_up = (1..5_000).find(|number| {
+        drop(long(*number));
+        context.find(attrs! { "name" => "watcher" }).all().unwrap().is_empty()
+    });
+    drop(known);
+    let _last = context.register(attrs! { "told" => "all", "last" => "1" }).unwrap();
+    signal(Signal::SIGCONT);
+    assert_eq!(stopped.wait().unwrap().code(), Some(7));
+    // Each with some 10 KB.
+    assert!(given_up.is_some_and(|after| after < 800), "{given_up:?}");
 }
 
 #[test]

@@ -5,9 +5,11 @@
 //! | `event_loop` | the thread: what is ready, and what the directory's state has to say to it |
 //! | `connections`, `connection` | all connections, and which are ready; the bytes of one |
 //! | `stream`, `byte_queue`, `send_buffer` | its descriptor; what has come and is to go on it |
+//! | `backlog` | what the programs of each user leave unread |
 //! | `receiving` | what the bytes of a connection mean, by who is at its other end |
 //! | `dialing` | calls to other servers |
 
+mod backlog;
 mod byte_queue;
 mod connection;
 mod connections;

@@ -2,7 +2,7 @@
 
 use super::byte_queue::ByteQueue;
 use super::receiving::Peer;
-use super::send_buffer::SendBuffer;
+use super::send_buffer::{Cause, SendBuffer};
 use super::stream::Stream;
 use crate::directory::protocol::{DecodeError, encode};
 use crate::directory::seal::{Sealers, Stranger};
@@ -13,6 +13,10 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::time::Instant;
 use thiserror::Error;
 
+/// Bytes of what has happened that wait for a program at most. One that reads so late, as one that is stopped, has to begin anew.
+const PROGRAM_UNREAD_MOST: usize = 4 << 20;
+/// And for another server, which is given up as well when nothing is heard of it.
+const SERVER_UNREAD_MOST: usize = 96 << 20;
 /// Bytes that wait for a program at most when another question of it is answered. So one long answer is in memory at a time for
 /// each, however many a program asks for at once. A program that comes to the next server registers all that it has, and reads
 /// nothing meanwhile: for 2^20 resources, which are the most, it is told 11 MB.
@@ -32,6 +36,8 @@ pub(super) struct Connection {
     pub(super) received: ByteQueue,
     /// What is to go.
     pub(super) unsent: SendBuffer,
+    /// When it has taken something last, or had nothing to take.
+    took: Instant,
     /// Questions wait until more of the answers is taken.
     waits_to_answer: bool,
     /// Since when it is to be closed when everything is sent, or is not taken for [`SILENCE_MOST`].
@@ -63,6 +69,7 @@ impl Connection {
             sealers,
             received: ByteQueue::default(),
             unsent: SendBuffer::default(),
+            took: Instant::now(),
             waits_to_answer: false,
             closing: None,
         })
@@ -95,14 +102,26 @@ impl Connection {
     pub(super) fn flush(&mut self) -> bool {
         let is_done =
             |connection: &Self| connection.closing.is_some() && connection.unsent.is_empty();
-        self.drain() && self.unsent.is_read() && !is_done(self)
+        self.drain() && self.reads() && !is_done(self)
+    }
+
+    /// Whether the other end reads what happens.
+    fn reads(&self) -> bool {
+        let most = match self.peer {
+            Peer::Program { .. } => PROGRAM_UNREAD_MOST,
+            _ => SERVER_UNREAD_MOST,
+        };
+        self.unsent.waiting().happened <= most
     }
 
     /// Writes what there is room for. Returns whether the other end is there.
     fn drain(&mut self) -> bool {
         while !self.unsent.is_empty() {
             match self.stream.write(self.unsent.rest()) {
-                Ok(bytes) => self.unsent.took(bytes),
+                Ok(bytes) => {
+                    self.unsent.took(bytes);
+                    self.took = Instant::now();
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return error.kind() == ErrorKind::WouldBlock,
             }
@@ -134,10 +153,13 @@ impl Connection {
         if waiting > QUESTIONS_MOST { Err(ConnectionError::Unread(waiting)) } else { Ok(()) }
     }
 
-    /// Says that when there is room, sealed if it has to be. Whether it is one part of several.
-    pub(super) fn say(&mut self, message: &impl Serialize, is_part: bool) {
+    /// Says that when there is room, sealed if it has to be.
+    pub(super) fn say(&mut self, message: &impl Serialize, cause: Cause) {
+        if self.unsent.is_empty() {
+            self.took = Instant::now();
+        }
         let sealers = &mut self.sealers;
-        self.unsent.say(is_part, |bytes| {
+        self.unsent.say(cause, |bytes| {
             let start = bytes.len();
             encode(message, bytes);
             if let Some(Sealers { said, .. }) = sealers {
@@ -145,6 +167,19 @@ impl Connection {
                 bytes.extend_from_slice(&seal);
             }
         });
+    }
+
+    /// The user of the program at its other end, if that is one.
+    pub(super) fn user(&self) -> Option<u32> {
+        match self.peer {
+            Peer::Program { user } => Some(user),
+            _ => None,
+        }
+    }
+
+    /// Whether its other end has taken nothing for long of what waits for it.
+    pub(super) fn is_stuck(&self) -> bool {
+        !self.unsent.is_empty() && self.took.elapsed() > SILENCE_MOST
     }
 
     /// It is closed when all is sent, and not heard any more.
@@ -168,6 +203,13 @@ pub(super) mod tests {
         let (stream, program) = UnixStream::pair().unwrap();
         let peer = Peer::Program { user: 0 };
         (Connection::new(Stream::Unix(stream), peer, None).unwrap(), program)
+    }
+
+    impl Connection {
+        /// As if its other end had taken nothing for long.
+        pub(in super::super) fn has_been_stuck(&mut self) {
+            self.took = Instant::now().checked_sub(2 * SILENCE_MOST).unwrap();
+        }
     }
 
     /// It is closed when it has taken what it was told, which it never does.

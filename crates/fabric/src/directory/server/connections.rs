@@ -1,8 +1,10 @@
 //! All connections of a server, and what the kernel is asked to tell of each. One that is closed is noted until the directory's
 //! state is told of it.
 
+use super::backlog::Backlog;
 use super::connection::Connection;
 use super::receiving::Peer;
+use super::send_buffer::{Cause, Waiting};
 use super::stream::Stream;
 use crate::directory::seal::Sealers;
 use crate::directory::state::ConnectionId;
@@ -10,6 +12,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::mem;
 use std::os::fd::AsFd;
 
 /// Callers that have not shown that they are servers. If more come, the oldest goes: it is silent, or slow.
@@ -23,6 +26,7 @@ pub(super) struct Connections {
     all: BTreeMap<ConnectionId, Registered>,
     /// Those that are closed, of which the state has not been told yet.
     closed: VecDeque<ConnectionId>,
+    backlog: Backlog,
     next: u64,
 }
 
@@ -30,13 +34,16 @@ pub(super) struct Connections {
 struct Registered {
     connection: Connection,
     interest: EpollFlags,
+    /// What counts of it among all that waits for its user's programs.
+    counted: Waiting,
 }
 
 impl Connections {
     /// None yet.
     pub(super) fn new() -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        Ok(Self { epoll, all: BTreeMap::new(), closed: VecDeque::new(), next: FIRST_CONNECTION })
+        let (all, closed, backlog) = (BTreeMap::new(), VecDeque::new(), Backlog::default());
+        Ok(Self { epoll, all, closed, backlog, next: FIRST_CONNECTION })
     }
 
     /// What else may become ready is told of by `number`, which is less than [`FIRST_CONNECTION`].
@@ -61,7 +68,7 @@ impl Connections {
         let (id, interest) = (ConnectionId(self.next), connection.interest());
         self.next += 1;
         self.epoll.add(connection.stream.fd(), EpollEvent::new(interest, id.0))?;
-        self.all.insert(id, Registered { connection, interest });
+        self.all.insert(id, Registered { connection, interest, counted: Waiting::default() });
         Ok(id)
     }
 
@@ -75,17 +82,40 @@ impl Connections {
         self.all.get_mut(&id).map(|registered| &mut registered.connection)
     }
 
-    /// Says that on a connection when it is flushed. Whether it is one part of several.
-    pub(super) fn say(&mut self, to: ConnectionId, message: &impl Serialize, is_part: bool) {
+    /// The same, if what it says is heard now. One that has to wait for others of its user comes again when there is room.
+    pub(super) fn heard(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        let Registered { connection, .. } = self.all.get_mut(&id)?;
+        if let Some(user) = connection.user().filter(|user| self.backlog.is_unanswered(*user)) {
+            self.backlog.hold(user, id);
+            return None;
+        }
+        connection.is_heard().then_some(connection)
+    }
+
+    /// One that has waited for others of its user, and may be heard again.
+    pub(super) fn next_resumed(&mut self) -> Option<ConnectionId> {
+        self.backlog.next_resumed()
+    }
+
+    /// Says that on a connection when it is flushed.
+    pub(super) fn say(&mut self, to: ConnectionId, message: &impl Serialize, cause: Cause) {
         if let Some(connection) = self.get_mut(to) {
-            connection.say(message, is_part);
+            connection.say(message, cause);
         }
     }
 
     /// Writes what there is room for, and closes it if it has nothing more to do.
     pub(super) fn flush(&mut self, id: ConnectionId) {
-        let Some(Registered { connection, interest }) = self.all.get_mut(&id) else { return };
-        if !connection.flush() {
+        let Some(registered) = self.all.get_mut(&id) else { return };
+        let stands = registered.connection.flush();
+        let Registered { connection, interest, counted } = registered;
+        let waiting = connection.unsent.waiting();
+        let mut is_unread = false;
+        if let Some(user) = connection.user() {
+            self.backlog.change(user, mem::replace(counted, waiting), waiting);
+            is_unread = waiting.happened > 0 && self.backlog.is_unread(user);
+        }
+        if !stands || is_unread {
             return self.close(id);
         }
         let wanted = connection.interest();
@@ -100,15 +130,24 @@ impl Connections {
 
     /// Closes it at once.
     pub(super) fn close(&mut self, id: ConnectionId) {
-        if let Some(Registered { connection, .. }) = self.all.remove(&id) {
+        if let Some(Registered { connection, counted, .. }) = self.all.remove(&id) {
             let _ = self.epoll.delete(connection.stream.fd());
+            if let Some(user) = connection.user() {
+                self.backlog.change(user, counted, Waiting::default());
+            }
             self.closed.push_back(id);
         }
     }
 
-    /// Closes those whose other ends do not take what they were told last: each has a descriptor, and its user's part.
+    /// Closes those whose other ends do not take what they were told last: each has a descriptor, and its user's part. So it
+    /// does those that take none of what others of their user wait for.
     pub(super) fn close_late(&mut self) {
-        let late = self.all.iter().filter(|(_, registered)| registered.connection.is_late());
+        let holds_up = |connection: &Connection| {
+            let user = connection.user().filter(|user| self.backlog.is_unanswered(*user));
+            user.is_some() && connection.is_stuck()
+        };
+        let is_late = |connection: &Connection| connection.is_late() || holds_up(connection);
+        let late = self.all.iter().filter(|(_, registered)| is_late(&registered.connection));
         let late: Vec<_> = late.map(|(id, _)| *id).collect();
         late.into_iter().for_each(|id| self.close(id));
     }

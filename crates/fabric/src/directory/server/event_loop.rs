@@ -6,6 +6,7 @@ use super::connection::ConnectionError;
 use super::connections::Connections;
 use super::dialing::{DialError, Dialed, Dialer};
 use super::receiving::{Peer, Received};
+use super::send_buffer::Cause;
 use super::stream::Stream;
 use crate::bridge;
 use crate::descriptors::descriptors_most;
@@ -110,6 +111,9 @@ impl EventLoop {
                 id => self.serve(ConnectionId(id)),
             }
         }
+        while let Some(id) = self.connections.next_resumed() {
+            self.serve(id);
+        }
         ready == EVENTS
     }
 
@@ -178,7 +182,7 @@ impl EventLoop {
             match connected {
                 Ok((connection, reached_at)) => {
                     // Short, so that the other end need not take much in before it knows who says it.
-                    self.connections.say(connection, &Update::Alive, false);
+                    self.connections.say(connection, &Update::Alive, Cause::Happened);
                     self.step(Input::Dialed { address, connection, reached_at });
                 }
                 Err(DialError::Silent) => self.step(Input::Unreachable(address)),
@@ -203,7 +207,7 @@ impl EventLoop {
         self.flush(id);
         let Some(connection) = self.connections.get_mut(id) else { return };
         let open = connection.fill();
-        while let Some(connection) = self.connections.get_mut(id).filter(|c| c.is_heard()) {
+        while let Some(connection) = self.connections.heard(id) {
             match connection.next(id, self.key.as_ref()) {
                 Ok(Received::Input(input)) => self.step(input),
                 Ok(Received::Hail) => self.flush(id),
@@ -269,17 +273,17 @@ impl EventLoop {
     fn carry_out(&mut self, output: Output) -> Option<ConnectionId> {
         match output {
             Output::Answer(to, answer) => {
-                let is_part = matches!(answer, Answer::FoundPart { .. } | Answer::Found { .. });
-                self.connections.say(to, &answer, is_part);
+                let is_asked = !matches!(answer, Answer::Appeared { .. } | Answer::Gone { .. });
+                self.connections.say(to, &answer, cause(is_asked));
                 Some(to)
             }
             Output::Update(to, update) => {
-                let is_part = matches!(update, Update::SnapshotPart { .. } | Update::Snapshot(_));
-                self.connections.say(to, &update, is_part);
+                let is_asked = matches!(update, Update::SnapshotPart { .. } | Update::Snapshot(_));
+                self.connections.say(to, &update, cause(is_asked));
                 Some(to)
             }
             Output::Reply(to, reply) => {
-                self.connections.say(to, &reply, false);
+                self.connections.say(to, &reply, Cause::Happened);
                 Some(to)
             }
             Output::Close(id) => {
@@ -297,6 +301,10 @@ impl EventLoop {
             }
         }
     }
+}
+
+fn cause(is_asked: bool) -> Cause {
+    if is_asked { Cause::Asked } else { Cause::Happened }
 }
 
 #[cfg(test)]

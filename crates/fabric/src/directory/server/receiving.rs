@@ -2,6 +2,7 @@
 //! than it may be, and sealed if it has to be.
 
 use super::connection::{Connection, ConnectionError};
+use super::send_buffer::Cause;
 use crate::directory::protocol::{MESSAGE_MOST, Reply, Request, framed, other_version, read};
 use crate::directory::seal::{End, HAIL, Hail, SEAL, Sealers};
 use crate::directory::state::{ConnectionId, Input};
@@ -102,13 +103,13 @@ impl Connection {
             return Received::Nothing;
         };
         let other = Hail::decode(bytes);
-        self.unsent.say(false, |bytes| bytes.extend_from_slice(&own.encode()));
+        self.unsent.say(Cause::Happened, |bytes| bytes.extend_from_slice(&own.encode()));
         self.received.consume(HAIL);
         match other.and_then(|other| own.meets(&other, End::Called, key)) {
             Ok(sealers) => {
                 (self.sealers, self.peer) = (sealers, Peer::Hailed);
                 if self.sealers.is_some() {
-                    self.say(&Reply::Alive, false);
+                    self.say(&Reply::Alive, Cause::Happened);
                 }
             }
             Err(stranger) => {

@@ -20,7 +20,7 @@ fn who_does_not_take_its_last_word_is_cut() {
     let mut event_loop = event_loop("cuts", Vec::new());
     let (id, _program) = program(&mut event_loop);
     let connection = event_loop.connections.get_mut(id).unwrap();
-    connection.unsent.say(false, |bytes| bytes.resize(4 << 20, 0));
+    connection.unsent.say(Cause::Happened, |bytes| bytes.resize(4 << 20, 0));
     event_loop.step(Input::OtherVersion(id, VERSION - 1));
     event_loop.tick();
     let connection = event_loop.connections.get_mut(id).unwrap();
@@ -28,6 +28,99 @@ fn who_does_not_take_its_last_word_is_cut() {
     assert!(connection.closing.is_some());
     event_loop.tick();
     assert_eq!(event_loop.connections.len(), 0);
+}
+
+/// Goal: what happens is not kept for ever for who does not read it, and for others all the same. Method: of two programs that
+/// watch everything one reads nothing, while long resources come.
+#[test]
+fn who_reads_nothing_of_what_happens_is_given_up_soon() {
+    const MANY: u32 = 1_000;
+    let mut event_loop = event_loop("watches", Vec::new());
+    let [(stopped, _stopped), (reads, mut reader)] = [(); 2].map(|()| program(&mut event_loop));
+    for (number, id) in [stopped, reads].into_iter().enumerate() {
+        let watch = Request::Subscribe { number: 0, query: Attributes::new() };
+        for request in [hello(number as u64), watch] {
+            event_loop.step(Input::Request(id, 0, request));
+        }
+    }
+    let writer = ConnectionId(FIRST_CONNECTION - 1);
+    event_loop.step(Input::Request(writer, 0, hello(9)));
+    reader.set_nonblocking(true).unwrap();
+    let (mut piece, mut told) = (vec![0; 1 << 20], None);
+    for number in 0..MANY {
+        let request = register(number, long_attributes());
+        event_loop.step(Input::Request(writer, 0, request));
+        while let Ok(1..) = reader.read(&mut piece) {}
+        event_loop.flush(reads);
+        if event_loop.connections.get_mut(stopped).is_none() {
+            told.get_or_insert(number);
+        }
+    }
+    // Each is told with some 17 KB.
+    let told = told.unwrap();
+    assert!((200..350).contains(&told), "given up after {told}");
+    assert!(event_loop.connections.get_mut(reads).is_some(), "it reads");
+}
+
+/// Goal: many programs that each leave little unread are not much together. Method: that is said to all of them, and to one
+/// of another user.
+#[test]
+fn what_the_programs_of_one_user_leave_unread_is_bounded() {
+    const EACH: usize = 3 << 20;
+    let mut event_loop = event_loop("many", Vec::new());
+    let stopped: Vec<_> = (0..60).map(|_| program(&mut event_loop)).collect();
+    let (other, _other) = program_of(8, &mut event_loop);
+    for id in stopped.iter().map(|(id, _)| *id).chain([other]) {
+        let connection = event_loop.connections.get_mut(id).unwrap();
+        connection.unsent.say(Cause::Happened, |bytes| bytes.resize(EACH, 0));
+        event_loop.flush(id);
+    }
+    let left = event_loop.connections.len() - 1;
+    assert!((20..23).contains(&left), "{left} programs");
+    assert!(event_loop.connections.get_mut(other).is_some(), "of another user");
+}
+
+/// Goal: one user's programs that do not read their answers do not take the daemon's memory, and do not hold up for ever those
+/// that do. Method: one of them has a long answer, which it reads, or does not; another one asks.
+#[test]
+fn who_asks_waits_until_others_of_its_user_read_or_are_given_up() {
+    for reads in [true, false] {
+        let mut event_loop = event_loop(if reads { "reads" } else { "stuck" }, Vec::new());
+        let [(long, mut long_reader), (asks, mut asker)] =
+            [(); 2].map(|()| program(&mut event_loop));
+        let (other, mut other_asker) = program_of(8, &mut event_loop);
+        let connection = event_loop.connections.get_mut(long).unwrap();
+        connection.unsent.say(Cause::Asked, |bytes| bytes.resize(65 << 20, 0));
+        event_loop.flush(long);
+        let mut bytes = Vec::new();
+        encode(&hello(asks.0), &mut bytes);
+        asker.write_all(&bytes).unwrap();
+        bytes.clear();
+        encode(&hello(other.0), &mut bytes);
+        other_asker.write_all(&bytes).unwrap();
+        event_loop.serve_ready(EpollTimeout::ZERO);
+        for end in [&asker, &other_asker, &long_reader] {
+            end.set_nonblocking(true).unwrap();
+        }
+        let mut piece = vec![0; 1 << 20];
+        assert!(other_asker.read(&mut piece).is_ok(), "of another user");
+        assert!(asker.read(&mut piece).is_err(), "answered");
+        event_loop.tick();
+        assert!(event_loop.connections.get_mut(long).is_some(), "it has time");
+        if reads {
+            while asker.read(&mut piece).is_err() {
+                assert!(long_reader.read(&mut piece).is_ok(), "all is read");
+                event_loop.serve_ready(EpollTimeout::ZERO);
+            }
+            assert!(event_loop.connections.get_mut(long).is_some(), "it reads");
+        } else {
+            event_loop.connections.get_mut(long).unwrap().has_been_stuck();
+            event_loop.tick();
+            event_loop.serve_ready(EpollTimeout::ZERO);
+            assert!(asker.read(&mut piece).is_ok(), "there is room");
+            assert!(event_loop.connections.get_mut(long).is_none(), "it does not read");
+        }
+    }
 }
 
 /// Another server that has told of a resource.
@@ -65,8 +158,12 @@ fn event_loop(node: &str, members: Vec<SocketAddr>) -> EventLoop {
 
 /// A program's connection, and its end of that.
 fn program(event_loop: &mut EventLoop) -> (ConnectionId, UnixStream) {
+    program_of(0, event_loop)
+}
+
+fn program_of(user: u32, event_loop: &mut EventLoop) -> (ConnectionId, UnixStream) {
     let (stream, program) = UnixStream::pair().unwrap();
-    let peer = Peer::Program { user: 0 };
+    let peer = Peer::Program { user };
     (event_loop.connections.add(Stream::Unix(stream), peer, None).unwrap(), program)
 }
 
@@ -79,6 +176,12 @@ fn hello(number: u64) -> Request {
 
 fn register(number: u32, attributes: Attributes) -> Request {
     Request::Register { number, place: Place { slot: number, generation: 0 }, attributes }
+}
+
+/// As long as they can be, nearly.
+fn long_attributes() -> Attributes {
+    let name = |at: usize| format!("{at}{}", "a".repeat(250));
+    (0..32).fold(Attributes::new(), |all, at| all.with(name(at), "b".repeat(256)))
 }
 
 /// Asks for everything twice at once, and counts what it finds.
@@ -117,9 +220,7 @@ fn more_than_any_message_has_reaches_servers_and_programs() {
     const MANY: u32 = 6500;
     let mut hears = event_loop("hears", Vec::new());
     let mut tells = event_loop("tells", vec![hears.address]);
-    let name = |at: usize| format!("{at}{}", "a".repeat(250));
-    let long = (0..32).fold(Attributes::new(), |all, at| all.with(name(at), "b".repeat(256)));
-    let requests = (0..MANY).map(|number| register(number, long.clone()));
+    let requests = (0..MANY).map(|number| register(number, long_attributes()));
     for request in iter::once(hello(1)).chain(requests) {
         let input = Input::Request(ConnectionId(FIRST_CONNECTION - 1), 0, request);
         tells.directory.step(Duration::ZERO, input);
