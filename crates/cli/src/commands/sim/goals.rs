@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &SimGoalsArguments) -> Result<Ending> {
         summaries.push(had);
     }
     if arguments.json {
-        print_json(&Results { header: Header::of(arguments), summaries: &summaries })?;
+        print_json(&Results { header: Header::of(arguments), log: None, summaries: &summaries })?;
     } else {
         print!("{}", table(&summaries));
     }
