@@ -8,11 +8,12 @@ use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
 use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, connect,
-    getsockopt, recvmsg, setsockopt, socket,
+    AddressFamily, Backlog, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, connect,
+    getsockopt, listen, recvmsg, setsockopt, socket,
 };
 use nix::sys::time::TimeVal;
 use std::io::{self, ErrorKind, IoSliceMut};
+use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,6 +24,17 @@ const HANDED_OVER_MOST: usize = 253;
 /// How long a thread rests that has no descriptor for a caller, which stays there: it would do nothing
 /// else. Short, since what it does besides waits.
 const REST: Duration = Duration::from_millis(1);
+
+/// Listens at `address`. As many callers wait there as the system lets wait: beyond the 128 that the standard library asks
+/// for, those of a program that computes would find nobody.
+///
+/// # Errors
+/// If that is not possible.
+pub fn bind(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    listen(&listener, Backlog::MAXCONN)?;
+    Ok(listener)
+}
 
 /// A caller, if there is one and it can be taken.
 pub fn accepted<T>(result: io::Result<T>) -> Option<T> {
@@ -116,8 +128,9 @@ pub fn receive(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::socket::{Backlog, ControlMessage, bind, listen, sendmsg};
+    use nix::sys::socket::{ControlMessage, bind, sendmsg};
     use std::io::{IoSlice, Read, Write};
+    use std::net::TcpStream;
     use std::os::unix::net::UnixStream;
 
     /// However many come with a message, all of them are there, and closed when nobody wants them.
@@ -167,6 +180,23 @@ mod tests {
         let mut first = UnixStream::from(early.swap_remove(0));
         let unread = (0..100_000).find_map(|_| first.write_all(&[0; 4096]).err());
         assert_eq!(unread.unwrap().kind(), ErrorKind::WouldBlock);
+    }
+
+    /// Goal: callers of a program that computes wait for it, up to what the system lets wait. Method: twice as many as the standard
+    /// library asks for; one more than there is room for would not be connected within a second.
+    #[test]
+    fn many_callers_wait_until_they_are_taken() {
+        const CALLERS: usize = 256;
+        let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+        let most: usize = most.trim().parse().unwrap();
+        let listener = super::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let callers: Vec<_> = (0..CALLERS.min(most))
+            .map(|_| TcpStream::connect_timeout(&address, Duration::from_millis(500)).unwrap())
+            .collect();
+        listener.set_nonblocking(true).unwrap();
+        let taken = std::iter::from_fn(|| listener.accept().ok()).count();
+        assert_eq!(taken, callers.len());
     }
 
     #[test]

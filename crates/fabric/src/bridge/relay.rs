@@ -5,7 +5,7 @@
 use super::call;
 use super::request::{Refusal, Request};
 use crate::progress::lock;
-use crate::sockets::accepted;
+use crate::sockets::{accepted, bind};
 use crate::threads;
 use crate::transport::tcp::expect_node;
 use crate::transport::{LOOK_EVERY, watch_over};
@@ -50,8 +50,8 @@ pub struct Relay {
 
 /// Listens on every interface, for both kinds of addresses if the kernel has both.
 pub(super) fn listen(port: u16) -> io::Result<TcpListener> {
-    let both = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port));
-    both.or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
+    let both = bind((Ipv6Addr::UNSPECIFIED, port));
+    both.or_else(|_| bind((Ipv4Addr::UNSPECIFIED, port)))
 }
 
 impl Relay {
@@ -214,10 +214,17 @@ impl Shell {
             if !watched {
                 continue;
             }
-            if self.callers.len() >= CALLERS_MOST {
-                self.callers.pop_first();
-            }
             self.callers.insert(number, Caller { stream, said: Vec::new() });
+            // Most have said where they want to be carried by now.
+            self.hear(number);
+            if self.callers.len() > CALLERS_MOST
+                && let Some((oldest, _)) = self.callers.first_key_value()
+            {
+                let oldest = *oldest;
+                // It may have spoken since it was looked last.
+                self.hear(oldest);
+                self.callers.remove(&oldest);
+            }
         }
     }
 
@@ -545,6 +552,37 @@ mod tests {
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
         assert_eq!(answer, Refusal::answer(Some(Refusal::Malformed)));
+    }
+
+    /// Goal: each of many who call at once is answered, and no more than so many are kept that say nothing. Method: all have
+    /// called before the bridge looks for the first time, every other one without a word.
+    #[test]
+    fn each_of_many_that_call_at_once_is_answered() {
+        let listener = bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let request = Request::new(Whom::Directory, &[here(1)]).unwrap();
+        let called = (0..3 * CALLERS_MOST).map(|number| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            let speaks = number % 2 == 0;
+            if speaks {
+                stream.write_all(&request.encode()).unwrap();
+            }
+            (stream, speaks)
+        });
+        let (speaking, silent): (Vec<_>, Vec<_>) = called.partition(|(_, speaks)| *speaks);
+        let relay = Relay::start(listener, |_| false).unwrap();
+        for (mut stream, _) in speaking {
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).unwrap();
+            let refused = [Refusal::Unknown, Refusal::Full].map(|why| Refusal::answer(Some(why)));
+            assert!(refused.iter().any(|refused| answer == refused), "{answer:?}");
+        }
+        let dropped = silent.len() - CALLERS_MOST;
+        for (mut stream, _) in silent.into_iter().take(dropped) {
+            assert!(matches!(stream.read(&mut [0]), Ok(0)));
+        }
+        drop(relay);
     }
 
     /// The caller is gone, with an error, and whom it called is stopped: there is nothing to be done before that one takes
