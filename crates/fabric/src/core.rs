@@ -77,6 +77,16 @@ pub enum Patience {
     Until(Option<Instant>),
 }
 
+impl Patience {
+    /// Whether there is time for another look.
+    fn is_left(self) -> bool {
+        match self {
+            Self::None => false,
+            Self::Until(deadline) => deadline.is_none_or(|deadline| Instant::now() < deadline),
+        }
+    }
+}
+
 impl Core {
     /// Opens a context.
     pub fn open(config: Config) -> Result<Self, OpenError> {

@@ -18,6 +18,7 @@ use crate::transport::Ends;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 use std::{io, iter, slice};
 
 impl Core {
@@ -39,6 +40,13 @@ impl Core {
         self.calls.wait(&call, patience)
     }
 
+    /// Has `peer` called by another thread, unless it is called already.
+    pub(super) fn call_soon(&self, peer: ContextId) {
+        if self.calls.join(peer).1 {
+            self.keeper.call(peer);
+        }
+    }
+
     /// Makes the call of another context that somebody has begun, and tells all who wait for it.
     pub fn make_call(&self, peer: ContextId) -> Called {
         self.calls.make(peer, || self.connect(peer))
@@ -55,10 +63,19 @@ impl Core {
         if let Some(link) = self.links.to(peer) {
             return Ok(link);
         }
-        let found = self.directory.resolve(peer)?.ok_or_else(|| {
-            self.absent.is_gone(peer);
-            SendError::NoContext(peer)
-        })?;
+        let is_gone = || self.absent.is_gone(peer, Instant::now());
+        if let Some(found) = self.directory.resolve(peer)? {
+            return self.connect_to(&found);
+        }
+        let Some(found) = self.absent.forgotten(peer) else {
+            is_gone();
+            return Err(SendError::NoContext(peer));
+        };
+        self.connect_to(&found).inspect_err(|_| is_gone())
+    }
+
+    fn connect_to(&self, found: &Introduction) -> Called {
+        let peer = found.context.id;
         let info = &found.context;
         let own = self.directory.welcome();
         let unreachable = |why: String| {
@@ -84,13 +101,13 @@ impl Core {
             tracing::debug!(context = %peer, node = %info.node, "not over shared memory: {why}");
             self.tell_carrier(info);
             if same_node {
-                self.call_any(&found, &candidates(&self.networks, &info.addresses, true))
+                self.call_any(found, &candidates(&self.networks, &info.addresses, true))
             } else {
-                self.reach(&found)
+                self.reach(found)
             }
         } else {
             // Who calls, its kernel tells.
-            let greeting = self.greeting(&found, self.streams.next_number());
+            let greeting = self.greeting(found, self.streams.next_number());
             let ends = call_neighbour(Greeting { pass: None, ..greeting }, info.owner);
             ends.map(|ends| self.connected(peer, ends))
         };
@@ -219,7 +236,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::directory::{Server, ServerConfig};
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     /// Goal: where no thread can be had, nobody waits for ever for a call that somebody without time has left behind. Method:
     /// a context whose keeper has no thread; the call is made by who has time, and one that was given up is told.

@@ -7,6 +7,8 @@ use crate::directory::protocol::Introduction;
 use crate::frame::Greeting;
 use crate::id::ContextId;
 use crate::link::Link;
+use crate::listen::Host;
+use crate::progress::Progress;
 use crate::streams::Wanted;
 use crate::transport::{Broken, Ends, rails};
 use nix::errno::Errno;
@@ -28,29 +30,6 @@ impl Core {
         self.streams.insert(link.clone(), rails, number, Some((peer.clone(), rail, way)));
         self.keeper.notice();
         Ok(link)
-    }
-
-    /// Whether a caller from elsewhere is who it says, and of a user who is let in.
-    pub(super) fn lets_in(&self, greeting: &Greeting) -> bool {
-        let own = self.directory.welcome();
-        let Some(key) = own.key else { return true };
-        greeting.pass.is_some_and(|pass| {
-            key.knows(&pass, greeting.from) && self.config.callers.include(own.owner, pass.user)
-        })
-    }
-
-    /// Somebody has called who is let in.
-    pub(super) fn greeted(&self, greeting: &Greeting, ends: Ends) {
-        let Greeting { from, attempt, is_rail, carrier, .. } = *greeting;
-        tracing::debug!(%from, ?carrier, in_memory = ends.in_memory, "a caller is let in");
-        if !self.links.calls(from, attempt, is_rail) {
-            // Its caller has given it up.
-            tracing::debug!(%from, attempt, "a call has come late");
-        } else if !is_rail {
-            self.called(from, attempt, ends);
-        } else if let Err(error) = self.wanted(from, attempt, ends) {
-            tracing::warn!(%from, %error, "a connection is given up");
-        }
     }
 
     /// Somebody has called and wants a rail.
@@ -123,5 +102,33 @@ impl Core {
             let concerned = inbox.receivers_of(link.peer).chain(&next);
             concerned.for_each(|parker| self.progress.wake(parker));
         });
+    }
+}
+
+impl Host for Core {
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Whether it is who it says, and of a user who is let in.
+    fn lets_in(&self, greeting: &Greeting) -> bool {
+        let own = self.directory.welcome();
+        let Some(key) = own.key else { return true };
+        greeting.pass.is_some_and(|pass| {
+            key.knows(&pass, greeting.from) && self.config.callers.include(own.owner, pass.user)
+        })
+    }
+
+    fn greeted(&self, greeting: &Greeting, ends: Ends) {
+        let Greeting { from, attempt, is_rail, carrier, .. } = *greeting;
+        tracing::debug!(%from, ?carrier, in_memory = ends.in_memory, "a caller is let in");
+        if !self.links.calls(from, attempt, is_rail) {
+            // Its caller has given it up.
+            tracing::debug!(%from, attempt, "a call has come late");
+        } else if !is_rail {
+            self.called(from, attempt, ends);
+        } else if let Err(error) = self.wanted(from, attempt, ends) {
+            tracing::warn!(%from, %error, "a connection is given up");
+        }
     }
 }

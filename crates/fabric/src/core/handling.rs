@@ -2,7 +2,6 @@
 
 use super::Core;
 use crate::flow::Unsent;
-use crate::frame::Greeting;
 use crate::link::{Home, Link};
 use crate::links::Current;
 use crate::listen::Listeners;
@@ -125,11 +124,7 @@ impl Core {
     /// [`Work::signalled`], with everything for `home`.
     pub(super) fn signalled_for(&self, home: &impl Home, token: u64) {
         if Listeners::is_theirs(token) {
-            let lets_in = |greeting: &Greeting| self.lets_in(greeting);
-            let greeted = self.listeners.signalled(token, self.id, &self.progress, lets_in);
-            if let Some((greeting, ends)) = greeted {
-                self.greeted(&greeting, ends);
-            }
+            self.listeners.signalled(token, self);
         } else if let Some(link) = self.links.numbered(token as u32) {
             match link.signalled(home) {
                 Ok(()) => self.flush_soon(&link),

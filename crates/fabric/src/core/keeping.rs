@@ -57,7 +57,8 @@ impl Core {
         }
     }
 
-    fn has_daemon(&self, node: &str) -> bool {
+    /// Whether the daemon of a node is there.
+    pub(super) fn has_daemon(&self, node: &str) -> bool {
         let query = echo::query().with("node", node);
         let found = self.directory.find(&query, None, |all| (!all.is_empty()).then_some(()));
         matches!(found, Ok(Some(())))

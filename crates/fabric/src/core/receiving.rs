@@ -41,6 +41,8 @@ impl Core {
                     }
                 }
                 Some(Taken::Notice(undelivered)) => return Err(undelivered.into()),
+                // One that seemed gone has called: nothing of it is there yet.
+                None if gone.is_none() && patience.is_left() => {}
                 None => return Err(gone.map_or(RecvError::TimedOut, RecvError::Gone)),
             }
         }
