@@ -118,3 +118,29 @@ fn whoever_lives_is_not_gone_with_its_daemon() {
     drop((sender, context));
     assert_eq!(receiver.recv_within(wanted, LONG), gone(wanted));
 }
+
+/// Goal: what a context has sent before it ended is not lost when its receiver sends to it. Method: both were connected, and
+/// the receiver's answer is the first to find the connection broken.
+#[test]
+fn last_words_are_not_lost_by_an_answer() {
+    let node = Node::start("n1", &[]);
+    for way in WAYS {
+        for round in 0..10 {
+            let (_context, receiver) = open(&node, way);
+            let (context, sender) = open(&node, way);
+            let from = sender.id();
+            sender.send(receiver.id(), Tag(1), b"hello").unwrap();
+            assert_eq!(receiver.recv_within(Match::any(), LONG).unwrap().tag, Tag(1));
+            sender.send(receiver.id(), Tag(2), b"last words").unwrap();
+            drop(sender);
+            assert_eq!(context.close(LONG), Ok(()));
+            let answered = (0..1000).find_map(|_| receiver.send(from, Tag(3), b"answer").err());
+            let wanted = Match::tag(2).from(from);
+            let told = until(|| match receiver.recv_within(wanted, LONG) {
+                Err(RecvError::Undelivered(_)) => None,
+                told => Some(told.map(|message| message.tag)),
+            });
+            assert_eq!(told, Ok(Tag(2)), "{way:?}, {round}, {answered:?}");
+        }
+    }
+}

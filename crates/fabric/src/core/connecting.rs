@@ -85,8 +85,11 @@ impl Core {
         }
     }
 
-    /// A link is broken: it goes, and whoever it concerns is told.
+    /// A link is broken: it goes, and whoever it concerns is told, after what has arrived by it: who finds that nothing can be
+    /// sent may not have read all.
     pub(super) fn lost(&self, link: &Arc<Link>, why: Broken) {
+        // If that fails as well, it is broken all the same.
+        let _ = link.receive_all(self);
         let text = why.to_string();
         if !link.end(why, self) {
             return;

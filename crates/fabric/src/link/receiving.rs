@@ -5,7 +5,7 @@ use super::{Home, Link};
 use crate::frame::{Frame, Malformed};
 use crate::id::Place;
 use crate::progress::{lock, try_lock};
-use crate::transport::Broken;
+use crate::transport::{Broken, Receiving};
 use std::collections::TryReserveError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -30,8 +30,10 @@ impl Link {
         let Some(mut input) = try_lock(&self.input) else { return Ok(0) };
         let Some(receiver) = input.as_mut() else { return Ok(0) };
         self.attended.store(true, Relaxed);
-        let polled = receiver.poll_into(&mut Delivery { link: self, home });
-        let frames = polled.map_err(end_of)?;
+        let frames = match receiver.poll_into(&mut Delivery { link: self, home }) {
+            Ok(frames) => frames,
+            Err(broken) => return Err(end_of(broken, &mut input)),
+        };
         if !receiver.has_more() {
             self.unasked.store(0, Relaxed);
         }
@@ -64,9 +66,10 @@ impl Link {
         let mut input = self.input();
         let Some(receiver) = input.as_mut() else { return Ok(()) };
         for _ in 0..LAST_LOOKS {
-            let polled = receiver.poll_into(&mut Delivery { link: self, home });
-            if polled.map_err(end_of)? == 0 {
-                break;
+            match receiver.poll_into(&mut Delivery { link: self, home }) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(broken) => return Err(end_of(broken, &mut input)),
             }
         }
         Ok(())
@@ -138,8 +141,10 @@ impl Link {
     }
 }
 
-/// Why a link is over on which what came could not be handled.
-fn end_of(broken: Broken) -> Broken {
+/// Why a link is over on which what came could not be handled. Nothing after that is read.
+#[cold]
+fn end_of(broken: Broken, input: &mut Option<Receiving>) -> Broken {
+    *input = None;
     match broken {
         // Its other end has made a later one, and no mistake.
         Broken::Malformed(Malformed::GivenUp) => Broken::Closed,

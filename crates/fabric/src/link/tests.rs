@@ -878,6 +878,20 @@ fn who_rejects_what_it_was_never_sent_is_found_out() {
     assert_eq!(lock(&side.notices).len(), 2);
 }
 
+/// What comes after a mistake of the other end is not to be trusted, whoever looks for it.
+#[test]
+fn nothing_is_read_after_a_mistake() {
+    let world = World::new();
+    let (link, side, to) = (&world.links[1], &world.sides[1], world.to[0]);
+    let sent = world.links[0].message(world.from, to, Tag(1), &mut nothing(), 0);
+    assert_eq!(sent, Ok(Attempt::Done));
+    let wire = world.wires.iter().find(|wire| !lock(wire).frames.is_empty()).unwrap();
+    lock(wire).frames.push_front(([0xff; HEAD], Vec::new()));
+    assert!(matches!(link.receive(side), Err(Broken::Malformed(_))));
+    assert_eq!((link.receive_all(side), link.receive(side)), (Ok(()), Ok(0)));
+    assert_eq!(side.inboxes.with(to, |inbox| inbox.charged()), Some(0));
+}
+
 /// More is always there.
 struct Endless;
 
