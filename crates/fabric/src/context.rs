@@ -145,8 +145,8 @@ impl Context {
     ///
     /// # Errors
     /// If messages may not have arrived: on each connection that has not carried everything by then, all that its other
-    /// end has not said to have; and what resources have sent that are dropped, and so cannot be told, if it is known not
-    /// to have arrived. What is not carried is lost with the context.
+    /// end has not said to have; and what resources have sent that cannot be told, since they are dropped, or have 262,144
+    /// such messages to hear of already, if it is known not to have arrived. What is not carried is lost with the context.
     pub fn close(mut self, within: Duration) -> Result<(), Unsent> {
         let unsent = self.shared.core.unsent(after(within));
         if let Some(shared) = Arc::get_mut(&mut self.shared) {

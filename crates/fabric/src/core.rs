@@ -61,7 +61,7 @@ pub struct Core {
     survey: Survey,
     keeper: Keeper,
     turns: Arc<Turns>,
-    /// What did not arrive of what resources have sent that are gone.
+    /// What did not arrive, and no resource could be told.
     untold: Mutex<Option<Unsent>>,
     /// To each other context one connection is made at a time; messages do not come this way.
     calls: Calls,
@@ -208,8 +208,9 @@ impl Home for Core {
 
     fn notify(&self, sender: Place, notice: Undelivered) {
         let to = notice.to;
-        let Some(receivers) = self.inboxes.with(sender, |inbox| inbox.notify(notice)) else {
-            // The sender is gone as well: whoever closes the context wants to know.
+        let told = self.inboxes.with(sender, |inbox| inbox.notify(notice)).flatten();
+        let Some(receivers) = told else {
+            // The sender is gone as well, or takes none of what it is told: whoever closes the context wants to know.
             let mut untold = lock(&self.untold);
             *untold = Some(Unsent::with(*untold, to));
             return;

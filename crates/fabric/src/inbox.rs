@@ -18,8 +18,8 @@ use thiserror::Error;
 pub const RESOURCES_MOST: u32 = 1 << 20;
 /// Notices that a resource keeps: as many as messages of no length fit into the windows of 16 receivers, and 12 MiB.
 /// Windows bound what is on the way, so this is only reached by a program that sends to many that are gone and
-/// never receives.
-const NOTICES_MOST: usize = 1 << 18;
+/// never receives: it is told of the others when it closes its context.
+pub const NOTICES_MOST: usize = 1 << 18;
 /// What one link has handed over without the lock is added to what is owed to it at so much: a small part of what is given
 /// back at once, and many short messages.
 const HANDED_MOST: u32 = 8 << 10;
@@ -365,12 +365,14 @@ impl Inbox {
         there.is_some() || coming.is_some_and(|at| !is_asked(at))
     }
 
-    /// Tells the resource what became of a message that it sent. Returns who is to be woken.
-    pub fn notify(&mut self, notice: Undelivered) -> Vec<Arc<Parker>> {
-        if self.notices.len() < NOTICES_MOST {
-            self.notices.push_back(notice);
+    /// Tells the resource what became of a message that it sent. Returns who is to be woken; none if it has so much to be told
+    /// that it is not told this.
+    pub fn notify(&mut self, notice: Undelivered) -> Option<Vec<Arc<Parker>>> {
+        if self.notices.len() >= NOTICES_MOST {
+            return None;
         }
-        self.receivers.drain(..).map(|(_, parker)| parker).collect()
+        self.notices.push_back(notice);
+        Some(self.receivers.drain(..).map(|(_, parker)| parker).collect())
     }
 
     fn is_filled(&self) -> bool {
@@ -699,7 +701,7 @@ mod tests {
         assert!(seen(|inbox| drop(inbox.take(&Match::tag(2)))));
         assert!(!seen(|inbox| drop(inbox.take(&Match::tag(1)))));
         let lost = Undelivered { to: message(1).from, tag: Tag(9), reason: Reason::Gone };
-        inboxes.with(place, |inbox| inbox.notify(lost)).unwrap();
+        inboxes.with(place, |inbox| inbox.notify(lost)).flatten().unwrap();
         assert!(inboxes.at(place).unwrap().may_have());
         inboxes.close(place).unwrap();
         assert!(!inboxes.at(place).unwrap().may_have());
@@ -730,7 +732,7 @@ mod tests {
         let to = ResourceId { context: ContextId::new(2), place };
         let lost = Undelivered { to, tag: Tag(9), reason: Reason::Gone };
         let takes = inboxes.with(place, |inbox| {
-            inbox.notify(lost.clone());
+            inbox.notify(lost.clone()).unwrap();
             inbox.deliver(message(1), None).unwrap();
             [inbox.take(&Match::any()).0, inbox.take(&Match::tag(5)).0, inbox.take(&Match::any()).0]
         });
@@ -843,7 +845,8 @@ mod tests {
         let mut inbox = Inbox::new();
         let count = WINDOW_CARRIED / u64::from(CHARGE_LEAST);
         for tag in 0..count {
-            inbox.notify(Undelivered { to: message(1).from, tag: Tag(tag), reason: Reason::Gone });
+            let lost = Undelivered { to: message(1).from, tag: Tag(tag), reason: Reason::Gone };
+            inbox.notify(lost).unwrap();
         }
         for tag in 0..count {
             let told = inbox.take(&Match::any()).0;

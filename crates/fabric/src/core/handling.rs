@@ -168,3 +168,33 @@ impl Work for Core {
         self.signalled_for(self, token);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::directory::{Server, ServerConfig};
+    use crate::frame::Reason;
+    use crate::id::{ContextId, ResourceId};
+    use crate::inbox::{NOTICES_MOST, Undelivered};
+    use crate::matching::Tag;
+
+    /// A resource that sends and never receives has so much to be told that it is told no more: whoever closes its context is.
+    #[test]
+    fn what_a_resource_is_not_told_is_told_in_the_end() {
+        let name = format!("handling-{}", std::process::id());
+        let (node, address) = ("n1".into(), ([127, 0, 0, 1], 0).into());
+        let server = ServerConfig { name: name.clone(), node, address, members: vec![], key: None };
+        let _server = Server::start(server).unwrap();
+        let core = Core::open(Config { directory: name, ..Config::default() }).unwrap();
+        let place = core.inboxes().open().unwrap();
+        let to = ResourceId { context: ContextId::new(1), place };
+        let lost = || core.notify(place, Undelivered { to, tag: Tag(1), reason: Reason::Gone });
+        (0..NOTICES_MOST).for_each(|_| lost());
+        let unsent = || core.unsent(Instant::now()).map(|unsent| (unsent.count, unsent.first));
+        assert_eq!(unsent(), None);
+        lost();
+        lost();
+        assert_eq!(unsent(), Some((2, to)));
+    }
+}
