@@ -126,7 +126,7 @@ typedef struct ktf_config {
 					 * this context connects */
 	uint8_t callers;		/* KTF_CALLERS_SAME_USER: whose programs may send to this
 					 * context's resources */
-	const char *listen;		/* "0.0.0.0:0", every interface: where others reach this
+	const char *listen;		/* "[::]:0", every interface: where others reach this
 					 * context, ADDRESS:PORT or [IPV6]:PORT; port 0: any free one */
 } ktf_config;
 

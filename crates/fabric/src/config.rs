@@ -8,7 +8,7 @@ use crate::transport::native::Library;
 use keeptime_model::units::Nanos;
 use std::env;
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 /// The variable of the environment that names the node's daemon, where a program does not.
@@ -67,8 +67,8 @@ impl Protocol {
 pub struct Config {
     /// The name of the node's daemon.
     pub directory: String,
-    /// Where other nodes reach this context; unspecified address: on every interface, port 0: any
-    /// free one.
+    /// Where other nodes reach this context; unspecified address: on every interface, that of IPv6 over IPv4 too, which is
+    /// the usual; port 0: any free one.
     pub listen: SocketAddr,
     /// Whose programs may send to this context's resources.
     pub callers: Callers,
@@ -130,7 +130,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             directory: DEFAULT_NAME.into(),
-            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            listen: SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
             callers: Callers::default(),
             // Longer than an answer takes that is on its way, shorter than a time slice.
             wait: Wait::SpinFor(Duration::from_micros(50)),

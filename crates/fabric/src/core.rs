@@ -95,14 +95,9 @@ impl Core {
         let id = ContextId::new(random().map_err(of("random numbers"))?);
         let progress = Progress::new(config.wait).map_err(of("descriptors to wait on"))?;
         let listeners = Listeners::new(id, config.listen, &progress).map_err(of("listening"))?;
-        let port = listeners.port().map_err(of("listening"))?;
+        let listens = listeners.address().map_err(of("listening"))?;
         let networks = discover().map_err(of("the node's interfaces"))?;
-        let addresses = if config.listen.ip().is_unspecified() {
-            let own = networks.iter().map(|network| SocketAddr::new(network.address, port));
-            own.filter(|address| address.is_ipv4() == config.listen.is_ipv4()).collect()
-        } else {
-            vec![SocketAddr::new(config.listen.ip(), port)]
-        };
+        let addresses = reached_at(listens, &networks);
         // Who it belongs to, and where, its daemon says.
         let (node, owner, callers) = (String::new(), 0, config.callers);
         let carriers = spoken(config.between_nodes, &addresses);
@@ -185,6 +180,18 @@ impl Core {
     }
 }
 
+/// Where a context is called that `listens` there, on a node on `networks`: at addresses of IPv6 last, which fewer nodes have.
+fn reached_at(listens: SocketAddr, networks: &[Network]) -> Vec<SocketAddr> {
+    if !listens.ip().is_unspecified() {
+        return vec![listens];
+    }
+    // What listens over IPv6 takes callers over both.
+    let taken = networks.iter().filter(|own| listens.is_ipv6() || own.address.is_ipv4());
+    let mut all: Vec<_> = taken.map(|own| SocketAddr::new(own.address, listens.port())).collect();
+    all.sort_by_key(SocketAddr::is_ipv6);
+    all
+}
+
 impl Home for Core {
     fn message_most(&self) -> u64 {
         self.config.message_most
@@ -220,5 +227,23 @@ impl Home for Core {
 
     fn progress(&self) -> &Progress {
         &self.progress
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_listens_everywhere_is_called_at_every_address_that_takes_calls() {
+        let networks = ["127.0.0.1/8", "::1/128", "fd00::1/64", "10.0.0.1/24"];
+        let networks = networks.map(|network| network.parse().unwrap());
+        let all = |listens: &str| {
+            let all = reached_at(listens.parse().unwrap(), &networks);
+            all.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(all("[::]:7"), ["127.0.0.1:7", "10.0.0.1:7", "[::1]:7", "[fd00::1]:7"]);
+        assert_eq!(all("0.0.0.0:7"), ["127.0.0.1:7", "10.0.0.1:7"]);
+        assert_eq!(all("10.0.0.1:7"), ["10.0.0.1:7"]);
     }
 }

@@ -6,7 +6,7 @@ use crate::config::Protocol;
 use crate::frame::{Carrier, GREETING, Greeting};
 use crate::id::ContextId;
 use crate::progress::{Progress, lock};
-use crate::sockets::{accepted, bind, call, expect_trusted, receive};
+use crate::sockets::{self, accepted, call, expect_trusted, receive};
 use crate::transport::native::{self, Library};
 use crate::transport::{self, Ends};
 use nix::sys::socket::{ControlMessage, MsgFlags, SockType, sendmsg};
@@ -88,7 +88,7 @@ impl Listeners {
     pub fn new(id: ContextId, address: SocketAddr, progress: &Progress) -> io::Result<Self> {
         let name = std::os::unix::net::SocketAddr::from_abstract_name(neighbour_name(id))?;
         let neighbours = UnixListener::bind_addr(&name)?;
-        let remotes = bind(address)?;
+        let remotes = sockets::listen(address)?;
         neighbours.set_nonblocking(true)?;
         remotes.set_nonblocking(true)?;
         progress.watch_reading(&neighbours, NEIGHBOURS)?;
@@ -96,12 +96,12 @@ impl Listeners {
         Ok(Self { id, neighbours, remotes, callers: Mutex::default() })
     }
 
-    /// The port that other nodes call.
+    /// Where other nodes call.
     ///
     /// # Errors
     /// If the kernel does not say.
-    pub fn port(&self) -> io::Result<u16> {
-        Ok(self.remotes.local_addr()?.port())
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.remotes.local_addr()
     }
 
     /// Whether `token` is that of a listener or a caller.

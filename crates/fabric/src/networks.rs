@@ -66,9 +66,16 @@ pub fn candidates(own: &[Network], peer: &[SocketAddr], same_node: bool) -> Vec<
 
 /// The addresses of a peer on another node that can be reached without a router: one for each network
 /// of ours that it is on. One that we have too is none: every host gives its bridge for containers
-/// the same.
+/// the same. Networks of IPv6 count where there is none of IPv4: most cables have both, and are one network.
 pub fn shared(own: &[Network], peer: &[SocketAddr]) -> Vec<SocketAddr> {
-    let others = own.iter().filter(|network| !network.address.is_loopback());
+    let (of_4, of_6): (Vec<_>, Vec<_>) = own.iter().partition(|own| own.address.is_ipv4());
+    let shared = shared_of(&of_4, own, peer);
+    if shared.is_empty() { shared_of(&of_6, own, peer) } else { shared }
+}
+
+/// The same, of those `networks` of ours.
+fn shared_of(networks: &[&Network], own: &[Network], peer: &[SocketAddr]) -> Vec<SocketAddr> {
+    let others = networks.iter().filter(|network| !network.address.is_loopback());
     let mut shared: Vec<SocketAddr> = Vec::new();
     for network in others {
         let leads_there = |ip| network.has(ip) && !is_own(own, ip);
@@ -187,6 +194,18 @@ mod tests {
         for text in ["10.1.0.1", "10.1.0.1/33", "x/8", "fd00::1/129"] {
             assert!(text.parse::<Network>().is_err(), "{text}");
         }
+    }
+
+    /// A cable with addresses of both kinds is one network.
+    #[test]
+    fn networks_of_ipv6_are_shared_where_none_of_ipv4_is() {
+        let own: [Network; 4] = ["172.17.0.1/16", "10.1.0.1/24", "fd01::1/64", "fd02::1/64"]
+            .map(|network| network.parse().unwrap());
+        let peer: [SocketAddr; 4] = ["172.17.0.1:1", "10.1.0.2:1", "[fd01::2]:1", "[fd02::2]:1"]
+            .map(|a| a.parse().unwrap());
+        assert_eq!(shared(&own, &peer), [peer[1]]);
+        let apart = ["172.17.0.1:1", "10.3.0.2:1", "[fd01::2]:1", "[fd02::2]:1"];
+        assert_eq!(shared(&own, &apart.map(|a| a.parse().unwrap())), peer[2..]);
     }
 
     /// Two hosts with a bridge for containers, on one network and on none: the bridge is no way.

@@ -6,14 +6,14 @@ use crate::door::is_trusted;
 use crate::transport::is_passing;
 use nix::cmsg_space;
 use nix::errno::Errno;
-use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
+use nix::sys::socket::sockopt::{Ipv6V6Only, PeerCredentials, ReuseAddr, SendTimeout};
 use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, connect,
-    getsockopt, listen, recvmsg, setsockopt, socket,
+    AddressFamily, Backlog, ControlMessageOwned, MsgFlags, SockFlag, SockType, SockaddrStorage,
+    UnixAddr, bind, connect, getsockopt, recvmsg, setsockopt, socket,
 };
 use nix::sys::time::TimeVal;
 use std::io::{self, ErrorKind, IoSliceMut};
-use std::net::{TcpListener, ToSocketAddrs};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,20 +21,11 @@ use std::time::{Duration, Instant};
 /// Descriptors that the kernel hands over with one message at most (`SCM_MAX_FD`): with room for all of
 /// them there are none that nobody owns.
 const HANDED_OVER_MOST: usize = 253;
+/// How often a port is looked for that is free for both kinds of addresses.
+const PORT_TRIES: u32 = 64;
 /// How long a thread rests that has no descriptor for a caller, which stays there: it would do nothing
 /// else. Short, since what it does besides waits.
 const REST: Duration = Duration::from_millis(1);
-
-/// Listens at `address`. As many callers wait there as the system lets wait: beyond the 128 that the standard library asks
-/// for, those of a program that computes would find nobody.
-///
-/// # Errors
-/// If that is not possible.
-pub fn bind(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address)?;
-    listen(&listener, Backlog::MAXCONN)?;
-    Ok(listener)
-}
 
 /// A caller, if there is one and it can be taken.
 pub fn accepted<T>(result: io::Result<T>) -> Option<T> {
@@ -62,6 +53,70 @@ pub fn call(name: &str, kind: SockType, time: Duration) -> io::Result<OwnedFd> {
             Err(errno) => return Err(errno.into()),
         }
     }
+}
+
+/// Listens at `address`. Where that is the unspecified one of IPv6, callers over IPv4 are taken as well, whatever the system's
+/// default is, and on a node without IPv6 they alone. As many callers wait there as the system lets wait: beyond the 128 that
+/// the standard library asks for, those of a program that computes would find nobody.
+///
+/// # Errors
+/// If the node has not that address, or its port is taken.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    if address.ip() != Ipv6Addr::UNSPECIFIED {
+        return listen_at(address);
+    }
+    let both = || {
+        let socket = bind_ipv6(SockType::Stream, false, address.port())?;
+        nix::sys::socket::listen(&socket, Backlog::MAXCONN)?;
+        Ok(TcpListener::from(socket))
+    };
+    let alone = || listen_at((Ipv4Addr::UNSPECIFIED, address.port()).into());
+    both().or_else(|error| if lacks_ipv6(&error) { alone() } else { Err(error) })
+}
+
+fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    nix::sys::socket::listen(&listener, Backlog::MAXCONN)?;
+    Ok(listener)
+}
+
+/// Sockets for datagrams on every interface, one for each kind of addresses that the node has, at the same port; 0: any that is
+/// free.
+///
+/// # Errors
+/// If that is taken.
+pub fn datagrams(port: u16) -> io::Result<Vec<UdpSocket>> {
+    let mut tries = 0..PORT_TRIES;
+    loop {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
+        match bind_ipv6(SockType::Datagram, true, socket.local_addr()?.port()) {
+            Ok(other) => return Ok(vec![socket, UdpSocket::from(other)]),
+            Err(error) if lacks_ipv6(&error) => return Ok(vec![socket]),
+            // It is free for one kind alone.
+            Err(error) if error.kind() == ErrorKind::AddrInUse && port == 0 => {
+                tries.next().ok_or(error)?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A socket of IPv6 on every interface, at `port`; `only`, if it is not one of IPv4 as well.
+fn bind_ipv6(kind: SockType, only: bool, port: u16) -> io::Result<OwnedFd> {
+    let socket = socket(AddressFamily::Inet6, kind, SockFlag::SOCK_CLOEXEC, None)?;
+    if kind == SockType::Stream {
+        setsockopt(&socket, ReuseAddr, &true)?;
+    }
+    setsockopt(&socket, Ipv6V6Only, &only)?;
+    let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(address))?;
+    Ok(socket)
+}
+
+/// Whether a socket of IPv6 was refused since the node has none.
+fn lacks_ipv6(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(errno, Some(Errno::EAFNOSUPPORT | Errno::EADDRNOTAVAIL))
 }
 
 /// Why the daemon `name` cannot have its name.
@@ -128,7 +183,7 @@ pub fn receive(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::socket::{ControlMessage, bind, sendmsg};
+    use nix::sys::socket::{ControlMessage, sendmsg};
     use std::io::{IoSlice, Read, Write};
     use std::net::TcpStream;
     use std::os::unix::net::UnixStream;
@@ -167,7 +222,7 @@ mod tests {
         let stopped = stopped.unwrap();
         let address = UnixAddr::new_abstract(name.as_bytes()).unwrap();
         bind(stopped.as_raw_fd(), &address).unwrap();
-        listen(&stopped, Backlog::new(0_i32).unwrap()).unwrap();
+        nix::sys::socket::listen(&stopped, Backlog::new(0_i32).unwrap()).unwrap();
         let mut early = Vec::new();
         let late = (0..8).find_map(|_| match call(&name, SockType::Stream, TIME) {
             Ok(caller) => {
@@ -189,7 +244,7 @@ mod tests {
         const CALLERS: usize = 256;
         let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
         let most: usize = most.trim().parse().unwrap();
-        let listener = super::bind("127.0.0.1:0").unwrap();
+        let listener = listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let address = listener.local_addr().unwrap();
         let callers: Vec<_> = (0..CALLERS.min(most))
             .map(|_| TcpStream::connect_timeout(&address, Duration::from_millis(500)).unwrap())
@@ -197,6 +252,42 @@ mod tests {
         listener.set_nonblocking(true).unwrap();
         let taken = std::iter::from_fn(|| listener.accept().ok()).count();
         assert_eq!(taken, callers.len());
+    }
+
+    #[test]
+    fn callers_of_both_kinds_of_addresses_are_taken() {
+        let port = listen((Ipv6Addr::UNSPECIFIED, 0).into()).unwrap();
+        let at = port.local_addr().unwrap();
+        assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, at.port())).is_ok());
+        if at.is_ipv6() {
+            assert!(TcpStream::connect((Ipv6Addr::LOCALHOST, at.port())).is_ok());
+            let taken = listen(at).map_err(|error| error.kind());
+            assert_eq!(taken.err(), Some(ErrorKind::AddrInUse));
+        }
+        let only = listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        assert!(only.local_addr().unwrap().is_ipv4());
+    }
+
+    #[test]
+    fn datagrams_of_both_kinds_of_addresses_come_to_one_port() {
+        let sockets = datagrams(0).unwrap();
+        let ports: Vec<_> = sockets.iter().map(|s| s.local_addr().unwrap().port()).collect();
+        assert!(ports.iter().all(|port| *port == ports[0]));
+        let from: [SocketAddr; 2] =
+            [(Ipv4Addr::LOCALHOST, 0).into(), (Ipv6Addr::LOCALHOST, 0).into()];
+        for (socket, from) in sockets.iter().zip(from) {
+            let sender = UdpSocket::bind(from).unwrap();
+            sender.send_to(&[7], (from.ip(), ports[0])).unwrap();
+            assert_eq!(socket.recv_from(&mut [0]).unwrap().1, sender.local_addr().unwrap());
+        }
+    }
+
+    /// As a kernel without it says, and one on which it is switched off.
+    #[test]
+    fn a_node_without_ipv6_is_no_other_fault() {
+        let [absent, off, taken] =
+            [Errno::EAFNOSUPPORT, Errno::EADDRNOTAVAIL, Errno::EADDRINUSE].map(io::Error::from);
+        assert_eq!([absent, off, taken].map(|error| lacks_ipv6(&error)), [true, true, false]);
     }
 
     #[test]

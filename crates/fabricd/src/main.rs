@@ -45,7 +45,7 @@ struct Arguments {
     /// The node's name, unlike that of any other node
     #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new(), required_unless_present = "make_key")]
     node: Option<String>,
-    /// Where the daemons of other nodes reach this one; 0.0.0.0: on every network of the node; 127.0.0.1: they do not
+    /// Where the daemons of other nodes reach this one; 0.0.0.0: on every network of the node, [::]: over IPv6 too; 127.0.0.1: they do not
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
     address: SocketAddr,
     /// Where another daemon is; the rest is learned from it

@@ -12,7 +12,7 @@ use keeptime_fabric::bridge::{
 };
 use keeptime_fabric::{Config, Context, Match, Reason, RecvError, Tag};
 use keeptime_linux::testing::can;
-use nodes::{LONG, Node, PORT, wait_for};
+use nodes::{LONG, Node, PORT, start_all, wait_for};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
@@ -129,12 +129,6 @@ impl Traffic {
         }
         (taken.len() as u64, told_once)
     }
-}
-
-/// Starts all daemons, one after the other, and waits until each node knows all of them.
-fn start_all(nodes: &mut [&mut Node]) {
-    nodes.iter_mut().for_each(|node| node.start());
-    nodes.iter().for_each(|node| node.knows(nodes.len()));
 }
 
 /// Two nodes, and bridges that are each on a network with either.

@@ -5,7 +5,7 @@
 use super::call;
 use super::request::{Refusal, Request};
 use crate::progress::lock;
-use crate::sockets::{accepted, bind};
+use crate::sockets::{self, accepted};
 use crate::threads;
 use crate::transport::tcp::expect_node;
 use crate::transport::{LOOK_EVERY, watch_over};
@@ -13,7 +13,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv6Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
@@ -50,8 +50,7 @@ pub struct Relay {
 
 /// Listens on every interface, for both kinds of addresses if the kernel has both.
 pub(super) fn listen(port: u16) -> io::Result<TcpListener> {
-    let both = bind((Ipv6Addr::UNSPECIFIED, port));
-    both.or_else(|_| bind((Ipv4Addr::UNSPECIFIED, port)))
+    sockets::listen((Ipv6Addr::UNSPECIFIED, port).into())
 }
 
 impl Relay {
@@ -558,7 +557,7 @@ mod tests {
     /// called before the bridge looks for the first time, every other one without a word.
     #[test]
     fn each_of_many_that_call_at_once_is_answered() {
-        let listener = bind("127.0.0.1:0").unwrap();
+        let listener = sockets::listen(([127, 0, 0, 1], 0).into()).unwrap();
         let address = listener.local_addr().unwrap();
         let request = Request::new(Whom::Directory, &[here(1)]).unwrap();
         let called = (0..3 * CALLERS_MOST).map(|number| {

@@ -45,8 +45,19 @@ impl Way {
 
 /// Ways over `bridges` from a node on the networks `own` to one that is at `peer`, from which to choose: at most
 /// [`CANDIDATES_MOST`]. First those over few bridges, no two of which have a bridge in common, as many as there are;
-/// then others, which have.
+/// then others, which have. Ways over IPv6 count where none leads over IPv4 alone: most cables have both, and are one network.
 pub fn candidates(own: &[Network], bridges: &[Known], peer: &[SocketAddr]) -> Vec<Way> {
+    let of_4 = |networks: &[Network]| -> Vec<Network> {
+        networks.iter().filter(|network| network.address.is_ipv4()).copied().collect()
+    };
+    let bridges_4: Vec<_> =
+        bridges.iter().map(|b| Known { networks: of_4(&b.networks), port: b.port }).collect();
+    let peer_4: Vec<_> = peer.iter().filter(|address| address.is_ipv4()).copied().collect();
+    let ways = found(&of_4(own), &bridges_4, &peer_4);
+    if ways.is_empty() { found(own, bridges, peer) } else { ways }
+}
+
+fn found(own: &[Network], bridges: &[Known], peer: &[SocketAddr]) -> Vec<Way> {
     let map = Map { own, bridges, peer };
     let (mut ways, mut passed) = (Vec::new(), BTreeSet::new());
     while ways.len() < CANDIDATES_MOST {

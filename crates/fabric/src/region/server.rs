@@ -1,5 +1,5 @@
 //! Where the regions of a node are: their memory is the daemon's, so that they can be read whatever
-//! their publishers do. One thread hands memory over, one answers questions of other nodes.
+//! their publishers do. One thread hands memory over, one for each kind of addresses answers questions of other nodes.
 
 use super::hand::{self, Ask, Reply, VERSION};
 use super::layout::Layout;
@@ -10,7 +10,7 @@ use super::sequence::Words;
 use crate::mapping::Access;
 use crate::random;
 use crate::real_time::{self, Priority};
-use crate::sockets::{accepted, user_of};
+use crate::sockets::{accepted, datagrams, user_of};
 use crate::threads;
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -19,7 +19,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::{Mode, fchmod};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, PipeReader, PipeWriter};
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -102,9 +102,8 @@ impl RegionServer {
         memories: impl FnOnce(u16) -> io::Result<Box<dyn Memories>>,
     ) -> io::Result<Self> {
         let listener = hand::serve(&config.name)?;
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, config.port))?;
-        let port = socket.local_addr()?.port();
-        socket.set_read_timeout(Some(LOOK_EVERY))?;
+        let sockets = datagrams(config.port)?;
+        let port = sockets[0].local_addr()?.port();
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let bell = Arc::new(EventFd::from_flags(flags)?);
         let stop = Arc::new(AtomicBool::new(false));
@@ -129,13 +128,20 @@ impl RegionServer {
         let real_time = Ok(());
         let mut server = Self { port, real_time, stop: stop.clone(), bell, threads: Vec::new() };
         server.threads.push(threads::spawn("regions", move || shell.run())?);
-        let (told, schedule) = std::sync::mpsc::channel();
-        let answering = threads::spawn("regions-answer", move || {
-            let _ = told.send(real_time::hurry(Priority::Answer));
-            answer(&socket, &table, &stop);
-        })?;
-        server.threads.push(answering);
-        server.real_time = schedule.recv().unwrap_or_else(|error| Err(io::Error::other(error)));
+        for socket in sockets {
+            socket.set_read_timeout(Some(LOOK_EVERY))?;
+            let (told, schedule) = std::sync::mpsc::channel();
+            let (table, stop) = (table.clone(), stop.clone());
+            let answering = threads::spawn("regions-answer", move || {
+                let _ = told.send(real_time::hurry(Priority::Answer));
+                answer(&socket, &table, &stop);
+            })?;
+            server.threads.push(answering);
+            let hurries = schedule.recv().unwrap_or_else(|error| Err(io::Error::other(error)));
+            if hurries.is_err() {
+                server.real_time = hurries;
+            }
+        }
         Ok(server)
     }
 

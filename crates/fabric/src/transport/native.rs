@@ -47,7 +47,7 @@ const LENGTH: usize = 4;
 /// # Errors
 /// If the library is not built in, or has no network there.
 pub fn ends(library: Library, stream: TcpStream) -> io::Result<Ends> {
-    let end = End::open(library, stream.local_addr()?.ip())?;
+    let end = End::open(library, stream.local_addr()?.ip().to_canonical())?;
     ends_of(end, stream)
 }
 
@@ -63,7 +63,7 @@ pub fn has_network(library: Library, address: IpAddr) -> bool {
 /// # Errors
 /// If it is closed already, or this process has no descriptors left.
 pub fn accept(library: Library, stream: TcpStream) -> io::Result<Ends> {
-    match End::open(library, stream.local_addr()?.ip()) {
+    match End::open(library, stream.local_addr()?.ip().to_canonical()) {
         Ok(end) => ends_of(end, stream),
         Err(error) => {
             tracing::warn!(%error, "a caller that wants a library is met over TCP");

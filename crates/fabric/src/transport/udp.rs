@@ -23,7 +23,7 @@ use receiver::UdpReceiver;
 use sender::UdpSender;
 use shared::Shared;
 use std::io::{self, Write};
-use std::net::{TcpStream, UdpSocket};
+use std::net::{IpAddr, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ const UNCONFIRMED_MOST: u32 = 2 * GONE_AFTER * 1000;
 /// # Errors
 /// If a socket cannot be set to what is needed.
 pub fn call(stream: &TcpStream) -> io::Result<UdpSocket> {
-    UdpSocket::bind((stream.local_addr()?.ip(), 0))
+    UdpSocket::bind((own(stream)?, 0))
 }
 
 /// The caller's halves. Nothing is sent until the other side has said its port on `stream`.
@@ -69,10 +69,15 @@ pub fn called(stream: TcpStream, socket: UdpSocket, token: u64) -> io::Result<En
 /// # Errors
 /// As above.
 pub fn accept(mut stream: TcpStream, port: u16, token: u64) -> io::Result<Ends> {
-    let socket = UdpSocket::bind((stream.local_addr()?.ip(), 0))?;
-    socket.connect((stream.peer_addr()?.ip(), port))?;
+    let socket = UdpSocket::bind((own(&stream)?, 0))?;
+    socket.connect((stream.peer_addr()?.ip().to_canonical(), port))?;
     stream.write_all(&socket.local_addr()?.port().to_le_bytes())?;
     ends(stream, socket, token, true)
+}
+
+/// Where this end is: over IPv4 as one of that, though a socket of IPv6 has taken the call.
+fn own(stream: &TcpStream) -> io::Result<IpAddr> {
+    Ok(stream.local_addr()?.ip().to_canonical())
 }
 
 fn ends(stream: TcpStream, socket: UdpSocket, token: u64, connected: bool) -> io::Result<Ends> {

@@ -39,10 +39,25 @@ impl Node {
         self.arguments.extend(["--member".into(), format!("{}:{PORT}", addresses[1])]);
     }
 
+    /// A cable that has addresses of IPv6 alone, on the network of this number.
+    pub fn plug_ipv6(&mut self, other: &Self, number: u8) {
+        self.space
+            .plug(&other.space, &format!("net{number}"), [Ipv4Addr::new(10, number, 0, 1); 2])
+            .unwrap();
+        for (node, host) in [(&*self, 1), (other, 2)] {
+            // Where it is switched off for new namespaces.
+            let switch = format!("/proc/sys/net/ipv6/conf/net{number}/disable_ipv6");
+            node.space.run(move || std::fs::write(switch, "0").unwrap());
+            node.ip(format!("addr flush dev net{number}"));
+            node.ip(format!("addr add fd00:{number}::{host}/64 dev net{number} nodad"));
+        }
+        self.arguments.extend(["--member".into(), format!("[fd00:{number}::2]:{PORT}")]);
+    }
+
     /// Starts its daemon, and waits until programs can use it.
     pub fn start(&mut self) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_keeptime-fabricd"));
-        command.args(["--node", self.name, "--address", &format!("0.0.0.0:{PORT}")]);
+        command.args(["--node", self.name, "--address", &format!("[::]:{PORT}")]);
         command.arg("--key").arg(key());
         command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null());
         self.daemon = Some(self.space.run(move || command.spawn().unwrap()));
@@ -123,6 +138,12 @@ fn key() -> &'static Path {
         assert!(command.arg("--make-key").arg(&path).status().unwrap().success());
         path
     })
+}
+
+/// Starts all daemons, one after the other, and waits until each node knows all of them.
+pub fn start_all(nodes: &mut [&mut Node]) {
+    nodes.iter_mut().for_each(|node| node.start());
+    nodes.iter().for_each(|node| node.knows(nodes.len()));
 }
 
 pub fn wait_for(mut is_so: impl FnMut() -> bool) {

@@ -15,7 +15,7 @@ use crate::directory::protocol::{Answer, Update};
 use crate::directory::seal::Hail;
 use crate::directory::state::{ALIVE_EVERY, ConnectionId, Directory, Input, Output};
 use crate::door::ClusterKey;
-use crate::sockets::{accepted, taken};
+use crate::sockets::{accepted, listen, taken};
 use crate::{random, random_bytes};
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -61,7 +61,7 @@ impl EventLoop {
     pub(super) fn new(config: ServerConfig) -> io::Result<Self> {
         let programs = UnixListener::bind_addr(&address_of(&config.name)?)
             .map_err(|error| taken(error, &config.name))?;
-        let servers = TcpListener::bind(config.address)?;
+        let servers = listen(config.address)?;
         let address = servers.local_addr()?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let bell = Arc::new(EventFd::from_flags(flags)?);

@@ -90,7 +90,7 @@ impl Receiving {
     fn keep(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let known = self.ahead.get(&offset).map_or(0, |known| PIECE + known.len());
         let counts = PIECE + bytes.len();
-        let ahead = offset - self.received + bytes.len() as u64;
+        let ahead = (offset - self.received).saturating_add(bytes.len() as u64);
         let fits = self.counted - known + counts <= COUNTED_MOST;
         if known >= counts || ahead > KEPT_MOST as u64 || !fits {
             return false;
