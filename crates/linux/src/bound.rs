@@ -242,13 +242,13 @@ impl Origin {
 
     /// Where it is from `group` of version 2 on; nothing if it is not in there. Whoever has groups of their own can give them
     /// any names, those of one of ours, too, from its path's first to its last.
-    fn below(&self, group: &Path) -> Option<&Path> {
+    pub(crate) fn below(&self, group: &Path) -> Option<&Path> {
         let path = self.path(None)?.trim_start_matches('/');
         Path::new(path).strip_prefix(group).ok()
     }
 
     /// The group right inside of `group` that it is in, if the name of that begins so.
-    pub(crate) fn inside(&self, group: &Path, prefix: &str) -> Option<&str> {
+    fn inside(&self, group: &Path, prefix: &str) -> Option<&str> {
         let name = self.below(group)?.components().next()?.as_os_str().to_str()?;
         name.starts_with(prefix).then_some(name)
     }

@@ -369,6 +369,33 @@ fn a_command_ends_with_all_that_it_started_and_no_other_does() {
     assert!(job.0.take_in(Identity { pid: i32::MAX, start: 0 }).unwrap_err().is_away());
 }
 
+// Goal: a command that another one of the job has started is its own, also for an agent that has been started since, and the other
+// goes on when it ends. Method: the second process of a command begins one.
+#[test]
+fn a_command_of_a_command_ends_and_the_other_goes_on() {
+    let _alone = alone();
+    let Some(job) = TestGroup::new("within") else { return };
+    let mut program = Program::waiting("sh -c 'sleep 61 & sleep 60; :'; sleep 60; :");
+    let outer = job.0.take_in(program.identity()).unwrap();
+    program.go();
+    wait_until("its children", || job.0.pids().unwrap().len() == 4);
+    let child = |pid: i32| {
+        let path = format!("/proc/{pid}/task/{pid}/children");
+        let children = std::fs::read_to_string(path).unwrap();
+        children.split_whitespace().next().unwrap().parse::<i32>().unwrap()
+    };
+    let second = Identity::of(child(program.pid())).unwrap().unwrap();
+    let inner = job.0.take_in(second).unwrap();
+    assert_ne!(inner, outer);
+    for (process, started) in [(second, &inner), (program.identity(), &outer)] {
+        assert_eq!(&job.0.take_in(process).unwrap(), started);
+    }
+    wait_until("the end of the inner one", || job.0.end(&inner).is_ok());
+    assert!(program.identity().is_alive());
+    wait_until("the end of the outer one", || job.0.end(&outer).is_ok());
+    assert!(job.0.pids().unwrap().is_empty() && job.0.exists());
+}
+
 // Goal: nobody is taken for a command that somebody else has started. Method: a process in a group whose path goes on, from
 // somewhere on, as that of a command of this job.
 #[test]
