@@ -199,9 +199,61 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reach::AgentPlace;
     use keeptime_agent::wire;
     use keeptime_broker::wire::Level;
     use keeptime_model::units::WallTime;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::path::Path;
+    use std::thread;
+
+    /// Those of a job, whose agents listen there.
+    fn nodes_at(places: &[&Path]) -> GrantedNodes {
+        let agents = places.iter().map(|path| AgentPlace::Socket(path.to_path_buf()));
+        let handle: Handle = "r7".parse().unwrap();
+        GrantedNodes {
+            broker: Broker::new(places[0]).unwrap(),
+            handle,
+            job: handle.job(),
+            lasts: None,
+            names: (0..places.len()).map(|node| format!("n{node}").parse().unwrap()).collect(),
+            agents: KeptAgents::new(agents),
+            clock: Instant::now(),
+        }
+    }
+
+    // Goal: a node that hangs keeps nobody waiting who asks the run for another rate, or how it stands; nothing is known then of
+    // what a report would need. Method: three hundred nodes, and one more that takes calls and is silent, for less time than
+    // a single call may take.
+    #[test]
+    fn a_node_that_hangs_delays_one_answer_for_a_moment() {
+        let directory = tempfile::tempdir().unwrap();
+        let [well, hangs] = ["well.sock", "hangs.sock"].map(|name| directory.path().join(name));
+        let (agent, _silent) = (UnixListener::bind(&well).unwrap(), UnixListener::bind(&hangs));
+        let serve = |stream: UnixStream| {
+            let used = serde_json::to_string(&wire::Response::Used(Nanos::new(5))).unwrap();
+            for _ in BufReader::new(&stream).lines().map_while(Result::ok) {
+                let _ = writeln!(&stream, "{used}");
+            }
+        };
+        thread::spawn(move || {
+            for stream in agent.incoming().map_while(Result::ok) {
+                thread::spawn(move || serve(stream));
+            }
+        });
+        let mut places = [well.as_path(); 300].to_vec();
+        let all = nodes_at(&places).used().unwrap();
+        assert_eq!(all.each, [Nanos::new(5); 300]);
+        places.insert(100, &hangs);
+        let mut nodes = nodes_at(&places);
+        for least in [ANSWERS_WITHIN, Duration::ZERO, Duration::ZERO] {
+            let begun = Instant::now();
+            assert_eq!(nodes.used(), None);
+            let (took, most) = (begun.elapsed(), least + Duration::from_secs(2));
+            assert!(took >= least && took < most, "{took:?}, not {least:?} to {most:?}");
+        }
+    }
 
     // Goal: what a report costs a node's link, where nothing has to change: at most 64 bytes, twice what the
     // time-sharing paper's prototype needs.
