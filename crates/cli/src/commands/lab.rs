@@ -6,11 +6,12 @@ use super::{Ending, agent, print_json};
 use crate::arguments::{LabCommand, LabExecArguments, LabUpArguments};
 use crate::cluster::socket_in;
 use crate::place::BROKER_VARIABLE;
+use crate::reach::{AgentPlace, KeptAgents};
 use crate::slurm::{self, Slurm};
 use crate::web::{self, SitePlaces, Web};
 use crate::{agents, brokers, interrupt};
 use anyhow::{Context, Result, ensure};
-use keeptime_agent::client::Client;
+use keeptime_agent::client::{Client, ClientError};
 use keeptime_agent::wire::Status as AgentStatus;
 use keeptime_lab::{Exec, FRONT_END, Lab, Labs, Spec, Status as LabStatus, exit_code};
 use keeptime_linux::netns::{die_with, die_with_parent};
@@ -186,15 +187,14 @@ fn spec(arguments: &LabUpArguments) -> Result<Spec> {
 
 fn status(name: &Name, json: bool) -> Result<()> {
     let lab = Labs::of_this_user().open(name)?;
-    let ask = |index| {
-        let node = lab.topology().node(index).name.clone();
-        let socket = socket_in(&lab.node_directory(&node));
-        match Client::connect(&socket).and_then(|mut client| client.status()) {
-            Ok(status) => AgentAnswer { node, status: Some(status), error: None },
-            Err(error) => AgentAnswer { node, status: None, error: Some(error.to_string()) },
-        }
+    let nodes = || lab.topology().nodes().iter().map(|node| node.name.clone());
+    let place = |node| AgentPlace::Socket(socket_in(&lab.node_directory(&node)));
+    let answers = KeptAgents::new(nodes().map(place)).ask(None, Client::status);
+    let told = |(node, answer): (Name, Result<AgentStatus, ClientError>)| {
+        let error = answer.as_ref().err().map(ToString::to_string);
+        AgentAnswer { node, status: answer.ok(), error }
     };
-    let agents = lab.topology().node_indices().map(ask).collect();
+    let agents = nodes().zip(answers).map(told).collect();
     let overview = Overview { lab: lab.status(), agents };
     if json {
         return print_json(&overview);
