@@ -195,10 +195,10 @@ fn answer(nodes: &mut impl Nodes, question: Question) -> Answered {
 
 /// A controller that ends as soon as it begins does not keep this machine busy.
 const START_EVERY: Duration = Duration::from_secs(1);
-/// It computes for milliseconds, for a second where it looks for the greatest rate of thousands of nodes: one that is silent
-/// for so long was stopped, and nothing was changed meanwhile.
 /// What this process runs, also where its file is not there any more.
 const OWN_IMAGE: &str = "/proc/self/exe";
+/// It computes for milliseconds, for a second where it looks for the greatest rate of thousands of nodes: one that is silent
+/// for so long was stopped, and nothing was changed meanwhile.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
