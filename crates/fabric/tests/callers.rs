@@ -12,8 +12,8 @@ use keeptime_fabric::door::Pass;
 use keeptime_fabric::frame::{Carrier, Frame, GREETING, Greeting, Head};
 use keeptime_fabric::id::Place;
 use keeptime_fabric::{
-    Callers, Carriers, ClusterKey, Context, ContextId, Match, Protocol, ResourceId, SendError, Tag,
-    Wait, attrs,
+    Callers, Carriers, ClusterKey, Context, ContextId, Match, Protocol, RecvError, ResourceId,
+    SendError, Tag, Wait, attrs,
 };
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -113,12 +113,23 @@ fn intrude(
     pass: Option<Pass>,
     attempt: u64,
 ) -> TcpStream {
-    let mut stream = TcpStream::connect(address).unwrap();
+    let stream = TcpStream::connect(address).unwrap();
+    greet(&stream, from, to, pass, attempt);
+    send_bad(&stream, to, Tag(666));
+    stream
+}
+
+/// Says on a new connection who calls.
+fn greet(
+    mut stream: &TcpStream,
+    from: ContextId,
+    to: ResourceId,
+    pass: Option<Pass>,
+    attempt: u64,
+) {
     let carrier = Carrier::Itself;
     let greeting = Greeting { from, to: to.context, carrier, attempt, is_rail: false, pass };
     stream.write_all(&greeting.encode()).unwrap();
-    send_bad(&stream, to, Tag(666));
-    stream
 }
 
 /// The same on a connection that is there.
@@ -182,6 +193,30 @@ fn who_calls_again_has_one_connection() {
     send_bad(&after, to, Tag(3));
     assert_eq!([tag(), tag(), tag(), tag()], [1, 2, 666, 3].map(Tag));
     assert!(is_closed(before));
+}
+
+/// Goal: a sender is not gone as long as somebody calls who may be that one. Method: a call that says nothing for a while, as
+/// one over a bridge may; and one that never says anything.
+#[test]
+fn who_calls_is_not_gone_before_it_is_heard() {
+    let node = Node::with_key("n1", &[], None);
+    let context = node.context(WAY);
+    let receiver = context.register(attrs! { "a" => "b" }).unwrap();
+    let (to, from) = (receiver.id(), ContextId::new(7));
+    let records = context.find(attrs! { "a" => "b" }).all().unwrap();
+    let address = records[0].home.addresses.iter().find(|a| a.ip().is_loopback()).unwrap();
+    let wanted = Match::any().from(ResourceId { context: from, ..to });
+    let gone = Err(RecvError::Gone(from));
+    assert_eq!(receiver.recv_within(wanted, LONG), gone);
+    let caller = TcpStream::connect(address).unwrap();
+    let early = receiver.recv_within(wanted, Duration::from_millis(200));
+    assert_eq!(early, Err(RecvError::TimedOut));
+    greet(&caller, from, to, None, 1);
+    send_bad(&caller, to, Tag(666));
+    assert_eq!(receiver.recv_within(wanted, LONG).unwrap().tag, Tag(666));
+    drop(caller);
+    let _silent = TcpStream::connect(address).unwrap();
+    assert_eq!(receiver.recv_within(wanted, LONG), gone);
 }
 
 /// A call that its caller has given up for a later one, and that is taken after that.
