@@ -1,6 +1,6 @@
 //! How long programs take that share nodes and links without any reservation, by mean values.
 //!
-//! A program computes and exchanges in turns. Whoever computes shares the processors of its node with those
+//! A program computes and exchanges in turns, and may wait for what nobody here has. Whoever computes shares the processors of its node with those
 //! who compute at the same moment, whoever exchanges shares links with those who exchange; how often the
 //! others do so follows from how long they take, which is what is sought: so it is found by going round until
 //! nothing changes. Ranks take turns over their partners, so that a program fills a link alone when
@@ -16,6 +16,8 @@ pub struct Program {
     pub compute: f64,
     /// Seconds of a unit that it exchanges when the links are its own.
     pub exchange: f64,
+    /// Seconds of a unit that it does neither, whoever else is there.
+    pub wait: f64,
     /// Where.
     pub nodes: Vec<NodeIndex>,
 }
@@ -32,10 +34,10 @@ const ROUNDS: usize = 60;
 
 /// Seconds that a unit of each program takes, on nodes of so many `processors`.
 pub fn unit_seconds(programs: &[Program], processors: f64) -> Vec<f64> {
-    let alone = |program: &Program| program.compute + program.exchange;
+    let alone = |program: &Program| program.compute + program.exchange + program.wait;
     let mut times: Vec<_> = programs.iter().map(alone).collect();
     let mut activities: Vec<_> =
-        programs.iter().map(|p| activity([p.compute, p.exchange])).collect();
+        programs.iter().map(|p| activity([p.compute, p.exchange, p.wait])).collect();
     for _ in 0..ROUNDS {
         let mut on_node: BTreeMap<NodeIndex, Activity> = BTreeMap::new();
         for (program, activity) in programs.iter().zip(&activities) {
@@ -53,7 +55,7 @@ pub fn unit_seconds(programs: &[Program], processors: f64) -> Vec<f64> {
             };
             let compute = ((1.0 + most(|a| a.computes)) / processors).max(1.0);
             let exchange = 1.0 + most(|a| a.exchanges);
-            let parts = [program.compute * compute, program.exchange * exchange];
+            let parts = [program.compute * compute, program.exchange * exchange, program.wait];
             times[at] = parts.iter().sum();
             let next = activity(parts);
             activities[at] = Activity {
@@ -65,8 +67,8 @@ pub fn unit_seconds(programs: &[Program], processors: f64) -> Vec<f64> {
     times
 }
 
-fn activity([computes, exchanges]: [f64; 2]) -> Activity {
-    let whole = computes + exchanges;
+fn activity([computes, exchanges, waits]: [f64; 3]) -> Activity {
+    let whole = computes + exchanges + waits;
     if whole > 0.0 {
         Activity { computes: computes / whole, exchanges: exchanges / whole }
     } else {
@@ -80,7 +82,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn program(compute: f64, exchange: f64, nodes: &[u32]) -> Program {
-        Program { compute, exchange, nodes: nodes.iter().copied().map(NodeIndex).collect() }
+        let nodes = nodes.iter().copied().map(NodeIndex).collect();
+        Program { compute, exchange, wait: 0.0, nodes }
     }
 
     #[test]
@@ -102,21 +105,36 @@ mod tests {
         assert!(unit_seconds(&meeting, 1.0).iter().all(|time| *time > 2.5));
     }
 
+    // Goal: who waits is in nobody's way, and waits no longer in company. Method: one computes for a second of four and
+    // waits for three; beside another that always computes, it computes for two of five.
+    #[test]
+    fn who_waits_is_in_nobodys_way() {
+        let waits = Program { wait: 3.0, ..program(1.0, 0.0, &[0, 1]) };
+        let computes = program(1.0, 0.0, &[0, 1]);
+        assert_eq!(unit_seconds(&vec![waits.clone(); 2], 4.0), [4.0; 2]);
+        let [waited, computed] = unit_seconds(&[waits, computes], 1.0)[..] else { panic!() };
+        assert!((waited - 5.0).abs() < 1e-9, "{waited}");
+        assert!((computed - 1.4).abs() < 1e-9, "{computed}");
+    }
+
     proptest! {
         // Goal: nobody is faster than alone, or slower than if all took turns.
         #[test]
         fn times_lie_between_alone_and_one_after_the_other(
             programs in prop::collection::vec(
-                (0.0..5.0f64, 0.0..5.0f64, prop::collection::btree_set(0..6u32, 1..5)), 1..8),
+                (0.0..5.0f64, 0.0..5.0f64, 0.0..5.0f64, prop::collection::btree_set(0..6u32, 1..5)), 1..8),
             processors in 1.0..4.0f64,
         ) {
             let programs: Vec<_> = programs
                 .iter()
-                .map(|(c, e, nodes)| program(*c, *e, &nodes.iter().copied().collect::<Vec<_>>()))
+                .map(|(c, e, wait, nodes)| {
+                    let nodes: Vec<_> = nodes.iter().copied().collect();
+                    Program { wait: *wait, ..program(*c, *e, &nodes) }
+                })
                 .collect();
             let count = programs.len() as f64;
             for (program, time) in programs.iter().zip(unit_seconds(&programs, processors)) {
-                let alone = program.compute + program.exchange;
+                let alone = program.compute + program.exchange + program.wait;
                 prop_assert!(time >= alone - 1e-9 && time <= count * alone + 1e-9, "{program:?} {time}");
             }
         }

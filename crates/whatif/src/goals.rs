@@ -41,6 +41,9 @@ pub struct Curves {
     /// With nobody else there, from the greatest bandwidth of `profile` up: it says how much company costs, and what
     /// more bandwidth brings. Without it company costs nothing, and curves go on as they end.
     pub alone: Option<Profile>,
+    /// What of its time a run computes while it is launched and ends: then, too, it takes processors from those who share
+    /// them with it.
+    pub launching: f64,
 }
 
 /// A request.
@@ -452,23 +455,20 @@ pub fn unreserved(world: &World, asked: &[Asked]) -> Result<Vec<Fate>, Invalid> 
     let known = world.fitted()?;
     let mut sharing = Sharing { world, known: &known, running: BTreeMap::new(), now: 0.0 };
     let mut fates = vec![Fate::default(); asked.len()];
-    // Who takes longer to be launched may begin after who came later.
-    let mut waiting: Vec<_> = asked.iter().enumerate().collect();
-    waiting.sort_by_key(|(_, request)| request.begin());
-    let mut waiting = waiting.into_iter().peekable();
+    let mut coming = asked.iter().enumerate().peekable();
     loop {
-        let next = waiting.peek().map(|(_, request)| request.begin().as_secs_f64());
+        let next = coming.peek().map(|(_, request)| request.at.as_secs_f64());
         if let Some((number, end)) =
             sharing.next_end().filter(|(_, end)| next.is_none_or(|n| *end <= n))
         {
             sharing.pass(end);
-            sharing.running.remove(&number);
-            let (request, end) = (&asked[number], seconds_of(end)?);
-            let took = end.saturating_sub(request.begin()).as_secs_f64();
-            fates[number].unit = Some(seconds_of(took / f64::from(request.units))?);
-            fates[number].ended = Some(end);
-        } else if let (Some(begin), Some((number, request))) = (next, waiting.next()) {
-            sharing.pass(begin);
+            if let Some(began) = sharing.go_on(number) {
+                let units = f64::from(asked[number].units);
+                fates[number].unit = Some(seconds_of((end - began) / units)?);
+                fates[number].ended = Some(seconds_of(end)?);
+            }
+        } else if let (Some(at), Some((number, request))) = (next, coming.next()) {
+            sharing.pass(at);
             sharing.start(number, request)?;
         } else {
             return Ok(fates);
@@ -487,6 +487,17 @@ struct Sharing<'a> {
 struct Running {
     program: Program,
     units_left: f64,
+    /// What it does next, while it is launched.
+    then: Option<Work>,
+    /// When it began what it does now.
+    began: f64,
+}
+
+/// What a run is launched for.
+struct Work {
+    compute: f64,
+    exchange: f64,
+    units: f64,
 }
 
 impl Sharing<'_> {
@@ -496,10 +507,30 @@ impl Sharing<'_> {
         let curve =
             known.curves.curves().iter().find(|c| goal.admits_curve(c.parameters(), c.nodes()));
         let curve = curve.ok_or_else(|| Invalid::new("goal", goal, "one that was measured"))?;
-        let (compute, exchange) = self.world.alone(curve);
-        let program = Program { compute, exchange, nodes: self.least_loaded(curve.nodes())? };
-        self.running.insert(number, Running { program, units_left: f64::from(request.units) });
+        let (compute, exchange) = self.world.alone(known, curve);
+        let then = Some(Work { compute, exchange, units: f64::from(request.units) });
+        let (beside, computes) = (request.beside.as_secs_f64(), known.launching);
+        let program = Program {
+            compute: beside * computes,
+            exchange: 0.0,
+            wait: beside * (1.0 - computes),
+            nodes: self.least_loaded(curve.nodes())?,
+        };
+        let running = Running { program, units_left: 1.0, then, began: self.now };
+        self.running.insert(number, running);
         Ok(())
+    }
+
+    /// Who has ended what it did goes on with what it was launched for; when it began that if that was it.
+    fn go_on(&mut self, number: usize) -> Option<f64> {
+        let mut running = self.running.remove(&number)?;
+        let Some(Work { compute, exchange, units }) = running.then.take() else {
+            return Some(running.began);
+        };
+        running.program = Program { compute, exchange, wait: 0.0, ..running.program };
+        (running.units_left, running.began) = (units, self.now);
+        self.running.insert(number, running);
+        None
     }
 
     fn least_loaded(&self, count: u32) -> Result<Vec<NodeIndex>, Invalid> {
@@ -531,8 +562,10 @@ impl Sharing<'_> {
 
     fn pass(&mut self, now: f64) {
         let times = self.times();
+        let passed = now - self.now;
         for (running, unit) in self.running.values_mut().zip(times) {
-            running.units_left = (running.units_left - (now - self.now) / unit).max(0.0);
+            let done = if unit > 0.0 { passed / unit } else { running.units_left };
+            running.units_left = (running.units_left - done).max(0.0);
         }
         self.now = now;
     }
@@ -540,9 +573,13 @@ impl Sharing<'_> {
 
 impl Curves {
     fn fitted(&self, slowness: f64) -> Result<Fitted<'_>, Invalid> {
-        let of = |profile: &Profile| FittedProfile::new(self.application.clone(), profile);
+        let Self { application, profile, launching, .. } = self;
+        if !(0.0..=1.0).contains(launching) {
+            return Err(Invalid::new("launching", launching, "a part of the time, from 0 to 1"));
+        }
+        let of = |profile: &Profile| FittedProfile::new(application.clone(), profile);
         let alone = self.alone.as_ref().map(of).transpose()?;
-        Ok(Fitted { application: &self.application, curves: of(&self.profile)?, alone, slowness })
+        Ok(Fitted { application, curves: of(profile)?, alone, launching: *launching, slowness })
     }
 }
 
@@ -551,6 +588,7 @@ struct Fitted<'a> {
     application: &'a Application,
     curves: FittedProfile,
     alone: Option<FittedProfile>,
+    launching: f64,
     /// Of the world that it is in.
     slowness: f64,
 }
@@ -589,12 +627,17 @@ impl World {
         self.known.iter().map(|known| known.fitted(slowness)).collect()
     }
 
-    /// Seconds of a unit that it computes, and exchanges when the links are its own.
-    fn alone(&self, curve: &FittedCurve) -> (f64, f64) {
+    /// Seconds of a unit that it computes, and exchanges when the links are its own. Together they are what was measured
+    /// alone, where that was: company is added by who shares, and is in a curve that was measured in company already.
+    fn alone(&self, known: &Fitted<'_>, curve: &FittedCurve) -> (f64, f64) {
         let rates = self.topology.links().iter().map(|link| link.rate.get());
-        let link = rates.min().unwrap_or(u64::MAX) as f64;
+        let link = rates.min().unwrap_or(u64::MAX);
         let line = curve.beyond();
-        let (compute, exchange) = (line.computing.as_secs_f64(), line.volume_bits / link);
+        let exchange = line.volume_bits / link as f64;
+        let alone = known.alone.as_ref().and_then(|p| p.curve(curve.parameters(), curve.nodes()));
+        let whole = alone.map(|alone| seconds_at(alone, ends(alone)[1]));
+        let compute =
+            whole.map_or(line.computing.as_secs_f64(), |whole| (whole - exchange).max(0.0));
         (compute * self.slowness, exchange * self.slowness)
     }
 
@@ -603,13 +646,6 @@ impl World {
         let node = self.topology.nodes().iter().map(|node| node.cpu.get()).min().unwrap_or(0);
         let process = self.known.iter().map(|known| known.application.cpu().get()).max();
         (f64::from(node) / f64::from(process.unwrap_or(1).max(1))).max(1.0)
-    }
-}
-
-impl Asked {
-    /// When its first unit begins, if it is started when it is asked for.
-    fn begin(&self) -> Nanos {
-        self.at.saturating_add(self.beside)
     }
 }
 
@@ -655,7 +691,7 @@ mod tests {
             all(&node),
             all(&link)
         ));
-        let known = vec![Curves { application, profile, alone: None }];
+        let known = vec![Curves { application, profile, alone: None, launching: 0.0 }];
         let topology = topology.unwrap();
         World { topology, reservable: shape::reservable, known, slowness: 1.0 }
     }
@@ -870,6 +906,56 @@ mod tests {
         assert!(apart(&slow_first[0], &in_order[1]) < 1_000, "{slow_first:?} {in_order:?}");
         assert!(apart(&slow_first[1], &in_order[0]) < 1_000, "{slow_first:?} {in_order:?}");
         assert!(slow_first[1].ended < slow_first[0].ended);
+    }
+
+    // Goal: who is launched takes processors from those who are there, and is launched later for it; where launching
+    // computes nothing, neither. Method: two processors; four runs begin launching together for a second, of which they
+    // compute half or nothing, and one that computes all the time is alone.
+    #[test]
+    fn who_is_launched_needs_processors() {
+        let of = |launching, requests: &[Asked]| {
+            let mut world = world();
+            world.known[0].launching = launching;
+            unreserved(&world, requests).unwrap()
+        };
+        let begun = |fate: &Fate| {
+            let units = 10.0 * fate.unit.unwrap().as_secs_f64();
+            fate.ended.unwrap().as_secs_f64() - units
+        };
+        let four = vec![asked(0, 2_000); 4];
+        let [none, half, all] = [0.0, 0.5, 1.0].map(|part| begun(&of(part, &four)[0]));
+        assert!((none - 1.0).abs() < 1e-6 && (all - 2.0).abs() < 1e-6, "{none} {all}");
+        // It computes for t and for 0.5 s not: t = 0.5 x (1 + 3 t / (t + 0.5)) / 2.
+        let expected = (1.0 + 3f64.sqrt()) / 4.0 + 0.5;
+        assert!((half - expected).abs() < 1e-6, "{half} {expected}");
+        let alone = of(1.0, &four[..1]);
+        assert_eq!(alone, of(0.0, &four[..1]));
+
+        // Two that draw, and two that are launched beside them when they have begun.
+        let late = [asked(0, 2_000), asked(0, 2_000), asked(3, 2_000), asked(3, 2_000)];
+        let [none, all] = [0.0, 1.0].map(|part| of(part, &late)[0].unit.unwrap());
+        assert!(all > none, "{none} {all}");
+        let mut world = world();
+        for launching in [-0.1, 1.1, f64::NAN] {
+            world.known[0].launching = launching;
+            assert_eq!(unreserved(&world, &four).unwrap_err().field, "launching");
+        }
+    }
+
+    // Goal: who shares with nobody is as fast as was measured alone, whatever it took in company. Method: 1.1 s with all of a
+    // link by the curve in company, and 0.9 s alone, with the most that was measured.
+    #[test]
+    fn without_a_broker_too_who_is_alone_is_as_fast_as_was_measured_alone() {
+        let mut world = world();
+        let mut measured = Profile { curves: vec![], ..world.known[0].profile.clone() };
+        for (mbit, millis) in [(200, 1_200), (400, 900)] {
+            let (rate, time) = (BitsPerSecond::from_mbit(mbit), Nanos::from_millis(millis));
+            measured.record(&Default::default(), 4, rate, time);
+        }
+        world.known[0].alone = Some(measured);
+        let one = unreserved(&world, &[asked(0, 2_000)]).unwrap();
+        let off = one[0].unit.unwrap().get().abs_diff(Nanos::from_millis(900).get());
+        assert!(off < 1_000, "{one:?}");
     }
 
     #[test]

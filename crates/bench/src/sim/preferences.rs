@@ -61,6 +61,7 @@ pub fn run(figures: &mut Figures) -> Result<Vec<Preferred>> {
         application: application.clone(),
         profile: profile.clone(),
         alone: None,
+        launching: 0.0,
     };
     let curves = known.iter().map(curves).collect();
     let reservable = shape::reservable;
