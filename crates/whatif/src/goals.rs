@@ -15,6 +15,7 @@ use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, Nanos};
 use keeptime_planner::curve::FittedCurve;
 use keeptime_planner::fitted::FittedProfile;
+use keeptime_random::Random;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A cluster and what was measured of its applications.
@@ -447,13 +448,27 @@ impl Replay<'_> {
     }
 }
 
-/// All start when they are asked for, each on the nodes that have the fewest, and share.
+/// Where runs start when nobody decides whether.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// On the nodes that have the fewest runs: by somebody who sees all of them whenever one starts.
+    Fewest,
+    /// By chance, of this seed: on any of the parts of the cluster that have as many nodes as a run, side by side.
+    Chance(u64),
+}
+
+/// All start when they are asked for, and share.
 ///
 /// # Errors
 /// If an application or a request makes no sense.
-pub fn unreserved(world: &World, asked: &[Asked]) -> Result<Vec<Fate>, Invalid> {
+pub fn unreserved(
+    world: &World,
+    asked: &[Asked],
+    placement: Placement,
+) -> Result<Vec<Fate>, Invalid> {
     let known = world.fitted()?;
-    let mut sharing = Sharing { world, known: &known, running: BTreeMap::new(), now: 0.0 };
+    let running = BTreeMap::new();
+    let mut sharing = Sharing { world, known: &known, placement, running, now: 0.0 };
     let mut fates = vec![Fate::default(); asked.len()];
     let mut coming = asked.iter().enumerate().peekable();
     loop {
@@ -480,6 +495,7 @@ pub fn unreserved(world: &World, asked: &[Asked]) -> Result<Vec<Fate>, Invalid> 
 struct Sharing<'a> {
     world: &'a World,
     known: &'a [Fitted<'a>],
+    placement: Placement,
     running: BTreeMap<usize, Running>,
     now: f64,
 }
@@ -514,7 +530,7 @@ impl Sharing<'_> {
             compute: beside * computes,
             exchange: 0.0,
             wait: beside * (1.0 - computes),
-            nodes: self.least_loaded(curve.nodes())?,
+            nodes: self.nodes(number, curve.nodes())?,
         };
         let running = Running { program, units_left: 1.0, then, began: self.now };
         self.running.insert(number, running);
@@ -533,16 +549,23 @@ impl Sharing<'_> {
         None
     }
 
-    fn least_loaded(&self, count: u32) -> Result<Vec<NodeIndex>, Invalid> {
+    fn nodes(&self, number: usize, count: u32) -> Result<Vec<NodeIndex>, Invalid> {
         let load = |node: NodeIndex| {
             self.running.values().filter(|running| running.program.nodes.contains(&node)).count()
         };
         let mut nodes: Vec<_> = self.world.topology.node_indices().collect();
-        if nodes.len() < count as usize {
+        let count = count as usize;
+        if nodes.len() < count {
             return Err(Invalid::new("nodes", count, format!("at most {}", nodes.len())));
         }
-        nodes.sort_by_key(|node| (load(*node), *node));
-        nodes.truncate(count as usize);
+        match self.placement {
+            Placement::Fewest => nodes.sort_by_key(|node| (load(*node), *node)),
+            Placement::Chance(seed) => {
+                let part = Random::of(seed, number as u64).index(nodes.len() / count.max(1));
+                nodes.drain(..part * count);
+            }
+        }
+        nodes.truncate(count);
         Ok(nodes)
     }
 
@@ -682,18 +705,25 @@ mod tests {
             let time = Nanos::from_millis(1_000 + 100_000 / mbit);
             profile.record(&Default::default(), 4, BitsPerSecond::from_mbit(mbit), time);
         }
+        let known = vec![Curves { application, profile, alone: None, launching: 0.0 }];
+        World { topology: star(4), reservable: shape::reservable, known, slowness: 1.0 }
+    }
+
+    fn star(count: u32) -> Topology {
         let node =
             |n: u32| format!("{{ name = \"n{n}\", cpu = \"40 %\", address = \"10.0.0.{n}\" }}");
         let link = |n: u32| format!("{{ between = [\"n{n}\", \"s\"], rate = \"1 Gbit/s\" }}");
-        let all = |of: &dyn Fn(u32) -> String| (1..5).map(of).collect::<Vec<_>>().join(", ");
+        let all = |of: &dyn Fn(u32) -> String| (1..=count).map(of).collect::<Vec<_>>().join(", ");
         let topology = Topology::from_toml(&format!(
-            "name = \"four\"\nnodes = [{}]\nswitches = [{{ name = \"s\" }}]\nlinks = [{}]\n",
+            "name = \"star\"\nnodes = [{}]\nswitches = [{{ name = \"s\" }}]\nlinks = [{}]\n",
             all(&node),
             all(&link)
         ));
-        let known = vec![Curves { application, profile, alone: None, launching: 0.0 }];
-        let topology = topology.unwrap();
-        World { topology, reservable: shape::reservable, known, slowness: 1.0 }
+        topology.unwrap()
+    }
+
+    fn fewest(world: &World, asked: &[Asked]) -> Result<Vec<Fate>, Invalid> {
+        unreserved(world, asked, Placement::Fewest)
     }
 
     fn asked(at: u64, within: u64) -> Asked {
@@ -869,27 +899,27 @@ mod tests {
         assert!((longer / usual - 1.25).abs() < 0.01, "{usual} {longer}");
         assert_eq!(promised, same);
         let ((usual, _), (longer, _)) =
-            (times(unreserved(&world(), &one).unwrap()), times(unreserved(&slow, &one).unwrap()));
+            (times(fewest(&world(), &one).unwrap()), times(fewest(&slow, &one).unwrap()));
         assert!((longer / usual - 1.25).abs() < 0.01, "{usual} {longer}");
         for slowness in [0.0, f64::NAN] {
             let world = World { slowness, ..world() };
-            assert_eq!(unreserved(&world, &one).unwrap_err().field, "slowness");
+            assert_eq!(fewest(&world, &one).unwrap_err().field, "slowness");
         }
     }
 
     #[test]
     fn who_is_alone_has_all_links_and_three_share_two_processors() {
-        let alone = unreserved(&world(), &[asked(0, 2_000)]).unwrap();
+        let alone = fewest(&world(), &[asked(0, 2_000)]).unwrap();
         let near = |time: Option<Nanos>, millis| {
             time.is_some_and(|time| time.get().abs_diff(Nanos::from_millis(millis).get()) < 1_000)
         };
         assert!(near(alone[0].unit, 1_100) && near(alone[0].ended, 12_000), "{alone:?}");
-        let crowded = unreserved(&world(), &vec![asked(0, 2_000); 6]).unwrap();
+        let crowded = fewest(&world(), &vec![asked(0, 2_000); 6]).unwrap();
         let unit = crowded[0].unit.unwrap();
         assert!(unit > Nanos::from_millis(2_700) && unit < Nanos::from_millis(3_600), "{unit}");
         // One that comes when they are over is alone again.
         let later = [vec![asked(0, 2_000); 3], vec![asked(1_000, 2_000)]].concat();
-        assert_eq!(unreserved(&world(), &later).unwrap()[3].unit, alone[0].unit);
+        assert_eq!(fewest(&world(), &later).unwrap()[3].unit, alone[0].unit);
     }
 
     // Goal: programs share from when they begin, in whatever order they were asked for. Method: the same two, once asked
@@ -898,8 +928,8 @@ mod tests {
     fn who_is_launched_slowly_begins_after_who_came_later() {
         let begins =
             |at: u64, after: u64| Asked { beside: Nanos::from_secs(after), ..asked(at, 2_000) };
-        let slow_first = unreserved(&world(), &[begins(0, 6), begins(1, 1)]).unwrap();
-        let in_order = unreserved(&world(), &[begins(1, 1), begins(1, 5)]).unwrap();
+        let slow_first = fewest(&world(), &[begins(0, 6), begins(1, 1)]).unwrap();
+        let in_order = fewest(&world(), &[begins(1, 1), begins(1, 5)]).unwrap();
         let apart = |one: &Fate, other: &Fate| {
             one.ended.unwrap().get().abs_diff(other.ended.unwrap().get())
         };
@@ -916,7 +946,7 @@ mod tests {
         let of = |launching, requests: &[Asked]| {
             let mut world = world();
             world.known[0].launching = launching;
-            unreserved(&world, requests).unwrap()
+            fewest(&world, requests).unwrap()
         };
         let begun = |fate: &Fate| {
             let units = 10.0 * fate.unit.unwrap().as_secs_f64();
@@ -938,7 +968,7 @@ mod tests {
         let mut world = world();
         for launching in [-0.1, 1.1, f64::NAN] {
             world.known[0].launching = launching;
-            assert_eq!(unreserved(&world, &four).unwrap_err().field, "launching");
+            assert_eq!(fewest(&world, &four).unwrap_err().field, "launching");
         }
     }
 
@@ -953,16 +983,32 @@ mod tests {
             measured.record(&Default::default(), 4, rate, time);
         }
         world.known[0].alone = Some(measured);
-        let one = unreserved(&world, &[asked(0, 2_000)]).unwrap();
+        let one = fewest(&world, &[asked(0, 2_000)]).unwrap();
         let off = one[0].unit.unwrap().get().abs_diff(Nanos::from_millis(900).get());
         assert!(off < 1_000, "{one:?}");
+    }
+
+    // Goal: who sees all nodes gives each run a part that is free; by chance some meet though another part is free, and
+    // the same seed has the same. Method: two runs at once on eight nodes, each on four: of 200 seeds half.
+    #[test]
+    fn by_chance_runs_meet_that_need_not() {
+        let world = World { topology: star(8), ..world() };
+        let both = vec![asked(0, 2_000); 2];
+        let slower = |placement| {
+            let fates = unreserved(&world, &both, placement).unwrap();
+            assert_eq!(fates, unreserved(&world, &both, placement).unwrap());
+            fates.iter().all(|fate| fate.unit.unwrap() > Nanos::from_millis(1_101))
+        };
+        assert!(!slower(Placement::Fewest));
+        let met = (0..200).filter(|seed| slower(Placement::Chance(*seed))).count();
+        assert!((70..=130).contains(&met), "{met}");
     }
 
     #[test]
     fn what_is_not_known_is_named() {
         let other = Asked { application: "other".parse().unwrap(), ..asked(0, 2_000) };
         assert_eq!(
-            unreserved(&world(), std::slice::from_ref(&other)).unwrap_err().field,
+            fewest(&world(), std::slice::from_ref(&other)).unwrap_err().field,
             "application"
         );
         assert!(reserved(&world(), &[other], Speed::Promised).is_err());
