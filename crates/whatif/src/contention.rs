@@ -7,7 +7,6 @@
 //! nobody else is there, and every program waits for its slowest node.
 
 use keeptime_model::topology::NodeIndex;
-use std::collections::BTreeMap;
 
 /// One program.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,27 +37,30 @@ pub fn unit_seconds(programs: &[Program], processors: f64) -> Vec<f64> {
     let mut times: Vec<_> = programs.iter().map(alone).collect();
     let mut activities: Vec<_> =
         programs.iter().map(|p| activity([p.compute, p.exchange, p.wait])).collect();
+    let at = |node: &NodeIndex| node.0 as usize;
+    let nodes = programs.iter().flat_map(|program| &program.nodes).map(at).max();
+    let nodes = nodes.map_or(0, |last| last + 1);
     for _ in 0..ROUNDS {
-        let mut on_node: BTreeMap<NodeIndex, Activity> = BTreeMap::new();
+        let mut on_node = vec![Activity::default(); nodes];
         for (program, activity) in programs.iter().zip(&activities) {
             for node in &program.nodes {
-                let sum = on_node.entry(*node).or_default();
+                let sum = &mut on_node[at(node)];
                 sum.computes += activity.computes;
                 sum.exchanges += activity.exchanges;
             }
         }
-        for (at, program) in programs.iter().enumerate() {
-            let own = activities[at];
+        for (number, program) in programs.iter().enumerate() {
+            let own = activities[number];
             let most = |of: fn(&Activity) -> f64| {
-                let others = program.nodes.iter().map(|node| of(&on_node[node]) - of(&own));
+                let others = program.nodes.iter().map(|node| of(&on_node[at(node)]) - of(&own));
                 others.fold(0.0, f64::max)
             };
             let compute = ((1.0 + most(|a| a.computes)) / processors).max(1.0);
             let exchange = 1.0 + most(|a| a.exchanges);
             let parts = [program.compute * compute, program.exchange * exchange, program.wait];
-            times[at] = parts.iter().sum();
+            times[number] = parts.iter().sum();
             let next = activity(parts);
-            activities[at] = Activity {
+            activities[number] = Activity {
                 computes: (own.computes + next.computes) / 2.0,
                 exchanges: (own.exchanges + next.exchanges) / 2.0,
             };

@@ -473,17 +473,18 @@ pub fn unreserved(
     let mut coming = asked.iter().enumerate().peekable();
     loop {
         let next = coming.peek().map(|(_, request)| request.at.as_secs_f64());
+        let times = sharing.times();
         if let Some((number, end)) =
-            sharing.next_end().filter(|(_, end)| next.is_none_or(|n| *end <= n))
+            sharing.next_end(&times).filter(|(_, end)| next.is_none_or(|n| *end <= n))
         {
-            sharing.pass(end);
+            sharing.pass(end, &times);
             if let Some(began) = sharing.go_on(number) {
                 let units = f64::from(asked[number].units);
                 fates[number].unit = Some(seconds_of((end - began) / units)?);
                 fates[number].ended = Some(seconds_of(end)?);
             }
         } else if let (Some(at), Some((number, request))) = (next, coming.next()) {
-            sharing.pass(at);
+            sharing.pass(at, &times);
             sharing.start(number, request)?;
         } else {
             return Ok(fates);
@@ -575,19 +576,18 @@ impl Sharing<'_> {
         unit_seconds(&programs, self.world.processors())
     }
 
-    /// Who ends first if nobody comes, and when.
-    fn next_end(&self) -> Option<(usize, f64)> {
-        let ends = self.running.iter().zip(self.times());
+    /// Who ends first if nobody comes, and when, where their units take `times`.
+    fn next_end(&self, times: &[f64]) -> Option<(usize, f64)> {
+        let ends = self.running.iter().zip(times);
         let ends =
             ends.map(|((number, running), unit)| (*number, self.now + running.units_left * unit));
         ends.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    fn pass(&mut self, now: f64) {
-        let times = self.times();
+    fn pass(&mut self, now: f64, times: &[f64]) {
         let passed = now - self.now;
         for (running, unit) in self.running.values_mut().zip(times) {
-            let done = if unit > 0.0 { passed / unit } else { running.units_left };
+            let done = if *unit > 0.0 { passed / unit } else { running.units_left };
             running.units_left = (running.units_left - done).max(0.0);
         }
         self.now = now;

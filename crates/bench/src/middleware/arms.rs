@@ -246,7 +246,8 @@ impl Measured {
         goal(&within, self.setting(request), PREFER)
     }
 
-    fn setting(&self, request: &SubTask) -> Setting {
+    /// The parameters of a request.
+    pub fn setting(&self, request: &SubTask) -> Setting {
         self.renderer.settings()[request.setting]
     }
 

@@ -21,7 +21,7 @@ pub fn slowness(alone: &Profile, settings: &[Setting], now: &[f64]) -> Result<Op
 }
 
 /// What a frame took with the most bandwidth: half of the runs.
-fn measured_seconds(alone: &Profile, set: Setting) -> Result<f64> {
+pub fn measured_seconds(alone: &Profile, set: Setting) -> Result<f64> {
     // Points are in the order of their bandwidths.
     let point = alone.curve(&parameters(set)?, NODES).and_then(|curve| curve.points.last());
     let point = point.with_context(|| format!("no curve of {} alone", set.join(", ")))?;
