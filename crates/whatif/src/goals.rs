@@ -521,8 +521,7 @@ impl Sharing<'_> {
     fn start(&mut self, number: usize, request: &Asked) -> Result<(), Invalid> {
         let known = named(self.known, &request.application)?;
         let goal = &request.goal;
-        let curve =
-            known.curves.curves().iter().find(|c| goal.admits_curve(c.parameters(), c.nodes()));
+        let curve = self.setting(known, goal);
         let curve = curve.ok_or_else(|| Invalid::new("goal", goal, "one that was measured"))?;
         let (compute, exchange) = self.world.alone(known, curve);
         let then = Some(Work { compute, exchange, units: f64::from(request.units) });
@@ -536,6 +535,19 @@ impl Sharing<'_> {
         let running = Running { program, units_left: 1.0, then, began: self.now };
         self.running.insert(number, running);
         Ok(())
+    }
+
+    /// What its user takes without a broker: the first that the goal admits and that is fast enough where nobody else is, or
+    /// else the first.
+    fn setting<'k>(&self, known: &'k Fitted<'_>, goal: &Goal) -> Option<&'k FittedCurve> {
+        let curves = known.curves.curves().iter();
+        let admitted = curves.filter(|curve| goal.admits_curve(curve.parameters(), curve.nodes()));
+        let is_fast = |curve: &&FittedCurve| {
+            let (compute, exchange) = self.world.alone(known, curve);
+            let alone = seconds_of(compute + exchange);
+            goal.within.is_none_or(|within| alone.is_ok_and(|alone| alone <= within))
+        };
+        admitted.clone().find(is_fast).or_else(|| admitted.clone().next())
     }
 
     /// Who has ended what it did goes on with what it was launched for; when it began that if that was it.
@@ -681,6 +693,7 @@ fn seconds_of(seconds: f64) -> Result<Nanos, Invalid> {
 mod tests {
     use super::*;
     use crate::shape;
+    use keeptime_model::application::ApplicationFile;
     use keeptime_model::profile::Conditions;
     use keeptime_model::units::CpuPpm;
 
@@ -758,6 +771,31 @@ mod tests {
         assert_eq!(all, [Some(1_500), Some(1_500), None, Some(1_500)], "{fates:?}");
         assert_eq!(fates[0].ended, Some(Nanos::from_millis(15_775)));
         assert_eq!(fates[2], Fate::default());
+    }
+
+    // Goal: who has no broker takes a setting that is fast enough, if there is one. Method: a unit of `ray` on four nodes takes
+    // 1.1 s, and on two, which the profile tells first, 2.1 s.
+    #[test]
+    fn without_a_broker_users_take_what_would_be_fast_enough() {
+        let mut world = world();
+        let Curves { application, profile, .. } = &mut world.known[0];
+        let file = ApplicationFile::from(application.clone());
+        let file = ApplicationFile { nodes: [2, 4].into(), ..file };
+        *application = Application::try_from(file).unwrap();
+        let mut both =
+            Profile::empty(application.name().clone(), profile.conditions.clone(), vec![]);
+        for mbit in [100_u64, 125, 200] {
+            for (nodes, alone) in [(2, 2_000), (4, 1_000)] {
+                let time = Nanos::from_millis(alone + 100_000 / mbit);
+                both.record(&Default::default(), nodes, BitsPerSecond::from_mbit(mbit), time);
+            }
+        }
+        *profile = both;
+        let unit = |within| {
+            let fates = fewest(&world, &[asked(0, within)]).unwrap();
+            (fates[0].unit.unwrap().as_secs_f64() * 10.0).round() / 10.0
+        };
+        assert_eq!([3_000, 2_000, 500].map(unit), [2.1, 1.1, 2.1]);
     }
 
     // Goal: a run that takes longer than its reservation is ended there, as a real one is, and others have its room.

@@ -1,6 +1,6 @@
 //! Users who come at random and ask for goals of measured applications, and what they have of a cluster.
 
-use crate::goals::{Asked, Fate, Speed, World, reserved, unreserved};
+use crate::goals::{Asked, Fate, Placement, Speed, World, reserved, unreserved};
 use crate::summary::Quantiles;
 use keeptime_model::Invalid;
 use keeptime_model::goal::Goal;
@@ -101,7 +101,7 @@ pub fn had(world: &World, asked: &[Asked], policy: Decides) -> Result<Had, Inval
     let fates = match policy {
         Decides::Keeptime => reserved(world, asked, Speed::Promised),
         Decides::KeeptimeSpare => reserved(world, asked, Speed::Spare),
-        Decides::None => unreserved(world, asked),
+        Decides::None => unreserved(world, asked, Placement::Fewest),
     };
     Ok(Had::of(asked, &fates?, policy))
 }

@@ -543,8 +543,8 @@ Policies:
   keeptime-spare  the same, and who runs has beside that what nobody has
                   reserved, as with keeptime run --spare
   none            all start when they are asked for, each on the nodes that have
-                  the fewest, with the best setting that the file names first,
-                  and share processors and links
+                  the fewest, with the first setting of the profile that is fast
+                  enough where nobody else is, and share processors and links
 
 A unit takes what the profile says, on nodes like those on which it was measured:
 a cluster with faster processors is not simulated by another topology. What

@@ -73,7 +73,7 @@ fn wished(wanted: &WantedUnit, arguments: &SimGoalsArguments) -> Result<(Curves,
         .check(&application)
         .with_context(|| format!("in {wanted}"))?;
     let wish = Wish { application: name, within, goal };
-    Ok((Curves { application, profile, alone: None }, wish))
+    Ok((Curves { application, profile, alone: None, launching: 0.0 }, wish))
 }
 
 impl<'a> Header<'a> {
