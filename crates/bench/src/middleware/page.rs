@@ -383,8 +383,8 @@ fn simulated(raw: &Raw) -> Markup {
         }
         p {
             "Without Keeptime each run starts on the four nodes that have the fewest runs. That is the work of a scheduler \
-             which sees all of them at each moment; the more nodes there are, the more seldom three runs meet then, and the less \
-             there is to improve. Under " em { "by chance" } " each starts on four neighbouring nodes that are drawn, as where \
+             which sees all of them at each moment: while it finds nodes with one run at the most, there is nothing to improve. \
+             Under " em { "by chance" } " each starts on four neighbouring nodes that are drawn, as where \
              nobody looks after it. In the lab all runs have the same nodes."
         }
         p {
