@@ -177,6 +177,7 @@ mod tests {
             callers: Callers::SameUser,
             addresses: vec![],
             carriers: Carriers::default(),
+            speaks: fabric::frame::VERSION,
         };
         Record { id, attributes, home: home.into() }
     }

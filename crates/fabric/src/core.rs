@@ -27,7 +27,7 @@ use crate::directory::protocol::ContextInfo;
 use crate::error::OpenError;
 use crate::flow::Unsent;
 use crate::flusher::Flusher;
-use crate::frame::{Malformed, Refusal};
+use crate::frame::{Malformed, Refusal, VERSION};
 use crate::id::{ContextId, Place};
 use crate::inbox::{Arrived, Inbox, Inboxes, Undelivered};
 use crate::keeper::Keeper;
@@ -101,7 +101,7 @@ impl Core {
         // Who it belongs to, and where, its daemon says.
         let (node, owner, callers) = (String::new(), 0, config.callers);
         let carriers = spoken(config.between_nodes, &addresses);
-        let info = ContextInfo { id, node, owner, callers, addresses, carriers };
+        let info = ContextInfo { id, node, owner, callers, addresses, carriers, speaks: VERSION };
         let directory = Client::connect(&config.directory, info)?;
         Ok(Self {
             id,

@@ -27,7 +27,8 @@ pub const PIECE_MOST: usize = 256 << 10;
 pub const GREETING: usize = 40 + KEY;
 
 const MAGIC: [u8; 4] = *b"ktf\n";
-const VERSION: u16 = 9;
+/// Of all that is said between two contexts, from the greeting on.
+pub const VERSION: u16 = 9;
 
 /// What a frame says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

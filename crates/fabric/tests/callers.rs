@@ -9,7 +9,7 @@ use keeptime_fabric::directory::client::Client;
 use keeptime_fabric::directory::protocol::{ContextInfo, Reply, Snapshot, Update, encode, read};
 use keeptime_fabric::directory::seal::{End, HAIL, Hail, SEAL, Sealer, Sealers};
 use keeptime_fabric::door::Pass;
-use keeptime_fabric::frame::{Carrier, Frame, GREETING, Greeting, Head};
+use keeptime_fabric::frame::{self, Carrier, Frame, GREETING, Greeting, Head};
 use keeptime_fabric::id::Place;
 use keeptime_fabric::{
     Callers, Carriers, ClusterKey, Context, ContextId, Match, Protocol, RecvError, ResourceId,
@@ -240,6 +240,28 @@ fn a_call_that_comes_late_ends_nothing() {
     assert!(receiver.try_recv(Match::any()).unwrap().is_none());
 }
 
+/// One of another version would close the connection, and its caller be told only that nothing is confirmed.
+#[test]
+fn a_context_of_another_version_is_not_called() {
+    let node = Node::start("n1", &[]);
+    for (number, speaks) in [(1, frame::VERSION - 1), (2, frame::VERSION + 1)] {
+        let (id, addresses) = (ContextId::new(number), vec![([127, 0, 0, 1], 7).into()]);
+        let (name, callers, carriers) = (String::new(), Callers::SameUser, Carriers::default());
+        let info = ContextInfo { id, node: name, owner: 0, callers, addresses, carriers, speaks };
+        let _there = Client::connect(&node.config.name, info).unwrap();
+        for way in [WAY, Way::Memory(Wait::Block)] {
+            let sender = node.context(way).register(attrs! {}).unwrap();
+            let to = ResourceId { context: id, place: Place { slot: 0, generation: 0 } };
+            let why = sender.send(to, Tag(1), b"hello").unwrap_err().to_string();
+            let versions = format!(
+                "speaks version {speaks} of the protocol between programs, this program {}",
+                frame::VERSION
+            );
+            assert!(why.contains(&versions), "{why}");
+        }
+    }
+}
+
 /// Goal: who calls takes what both speak. Method: a context that the directory says to speak UDP, and one of which it does
 /// not, are called by one that wants UDP; who calls a second time says so.
 #[test]
@@ -250,7 +272,15 @@ fn a_caller_takes_what_the_directory_says_that_both_speak() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (id, addresses) = (ContextId::new(number), vec![listener.local_addr().unwrap()]);
         let (name, callers) = (String::new(), Callers::SameUser);
-        let info = ContextInfo { id, node: name, owner: 0, callers, addresses, carriers };
+        let info = ContextInfo {
+            id,
+            node: name,
+            owner: 0,
+            callers,
+            addresses,
+            carriers,
+            speaks: frame::VERSION,
+        };
         let _there = Client::connect(&node.config.name, info).unwrap();
         let mut settings = node.settings(Way::Udp(Wait::Block));
         settings.close_time = Duration::ZERO;

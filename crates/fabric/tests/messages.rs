@@ -7,7 +7,7 @@ mod common;
 use common::{LONG, Node, WAYS, Way, until};
 use keeptime_fabric::directory::client::Client;
 use keeptime_fabric::flow::{AHEAD_MOST, WINDOW, WINDOW_CARRIED, charge};
-use keeptime_fabric::frame::{Carrier, Greeting};
+use keeptime_fabric::frame::{self, Carrier, Greeting};
 use keeptime_fabric::id::Place;
 use keeptime_fabric::{
     BitsPerSecond, Buffer, Callers, Carriers, Context, ContextId, ContextInfo, Match, Message,
@@ -641,7 +641,15 @@ fn silent(
     }
     let (id, addresses) = (ContextId::new(port.into()), (1..=addresses).map(at).collect());
     let (name, callers, carriers) = (String::new(), Callers::SameUser, Carriers::default());
-    let info = ContextInfo { id, node: name, owner: 0, callers, addresses, carriers };
+    let info = ContextInfo {
+        id,
+        node: name,
+        owner: 0,
+        callers,
+        addresses,
+        carriers,
+        speaks: frame::VERSION,
+    };
     let client = Client::connect(&node.config.name, info).unwrap();
     let place = Place { slot: 0, generation: 0 };
     (client, ResourceId { context: id, place }, early)

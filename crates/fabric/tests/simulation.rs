@@ -9,6 +9,7 @@ use keeptime_fabric::directory::protocol::{Answer, ContextInfo, Reply, Request, 
 use keeptime_fabric::directory::state::{
     ALIVE_EVERY, ConnectionId, Directory, Input, Output, SILENCE_MOST,
 };
+use keeptime_fabric::frame;
 use keeptime_fabric::id::Place;
 use keeptime_fabric::{Attributes, Callers, Carriers, ContextId, Protocol, ResourceId, attrs};
 use proptest::prelude::*;
@@ -366,6 +367,7 @@ impl World {
             callers: Callers::SameUser,
             addresses: Vec::new(),
             carriers: carriers(context),
+            speaks: frame::VERSION,
         };
         let hello = Request::Hello { version: VERSION, context: info, claim: None };
         self.step(node, Input::Request(connection, USER, hello));

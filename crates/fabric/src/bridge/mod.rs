@@ -187,6 +187,7 @@ mod tests {
     use crate::carriers::Carriers;
     use crate::directory::protocol::ContextInfo;
     use crate::door::Callers;
+    use crate::frame;
     use crate::id::{ContextId, Place, ResourceId};
 
     /// A bridge, as the directory knows it, of a program of this user.
@@ -194,7 +195,15 @@ mod tests {
         let (context, place) = (ContextId::new(1), Place { slot: 0, generation: 0 });
         let (node, callers, addresses) = ("n1".into(), Callers::SameUser, Vec::new());
         let carriers = Carriers::default();
-        let home = ContextInfo { id: context, node, owner, callers, addresses, carriers };
+        let home = ContextInfo {
+            id: context,
+            node,
+            owner,
+            callers,
+            addresses,
+            carriers,
+            speaks: frame::VERSION,
+        };
         Record { id: ResourceId { context, place }, attributes: bridge.write(), home: home.into() }
     }
 

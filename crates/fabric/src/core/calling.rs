@@ -9,7 +9,7 @@ use crate::config::Protocol;
 use crate::directory::protocol::{ContextInfo, Introduction};
 use crate::door::is_trusted;
 use crate::error::SendError;
-use crate::frame::{Carrier, Greeting};
+use crate::frame::{Carrier, Greeting, VERSION};
 use crate::id::ContextId;
 use crate::link::Link;
 use crate::listen::{call_neighbour, greet_over};
@@ -82,6 +82,13 @@ impl Core {
             let node = info.node.clone();
             SendError::Unreachable { context: peer, node, why }
         };
+        if info.speaks != VERSION {
+            // It would close the connection, and what was sent on that count as unconfirmed.
+            let its = info.speaks;
+            return Err(unreachable(format!(
+                "it speaks version {its} of the protocol between programs, this program {VERSION}"
+            )));
+        }
         if !info.callers.include(info.owner, own.owner) {
             let owner = info.owner;
             let why = format!("it takes messages of programs of user {owner} and of root alone");

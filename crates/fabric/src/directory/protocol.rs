@@ -16,7 +16,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 /// The version of all of it.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 /// Longest message. What may be longer is said in parts: those of a snapshot's last one, with much room for what is said besides.
 pub const MESSAGE_MOST: usize = 8 << 20;
 /// Bytes of what one part has, unless one thing alone has more: little beside what a connection has on its way anyhow, and much
@@ -39,6 +39,8 @@ pub struct ContextInfo {
     pub addresses: Vec<SocketAddr>,
     /// Over what it can be called there. Who calls it takes what both speak.
     pub carriers: Carriers,
+    /// Which version of links it speaks ([`frame::VERSION`](crate::frame::VERSION)): who speaks another does not call it.
+    pub speaks: u16,
 }
 
 /// A context, for another that wants to call it.

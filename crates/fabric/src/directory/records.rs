@@ -121,13 +121,22 @@ mod tests {
     use crate::carriers::Carriers;
     use crate::directory::protocol::ContextInfo;
     use crate::door::Callers;
+    use crate::frame;
     use proptest::prelude::*;
 
     fn record(slot: u32, attributes: Attributes) -> Record {
         let context = ContextId::new(1);
         let (node, callers, addresses) = ("n1".into(), Callers::SameUser, Vec::new());
         let carriers = Carriers::default();
-        let home = ContextInfo { id: context, node, owner: 0, callers, addresses, carriers };
+        let home = ContextInfo {
+            id: context,
+            node,
+            owner: 0,
+            callers,
+            addresses,
+            carriers,
+            speaks: frame::VERSION,
+        };
         let id = ResourceId { context, place: Place { slot, generation: 0 } };
         Record { id, attributes, home: home.into() }
     }

@@ -7,6 +7,7 @@ use crate::bridge::routes::Way;
 use crate::carriers::Carriers;
 use crate::directory::protocol::{ContextInfo, Introduction};
 use crate::door::Callers;
+use crate::frame;
 use crate::frame::{GREETING, Greeting, Malformed, Refusal};
 use crate::id::{ContextId, Place};
 use crate::inbox::{Arrived, Body, Inboxes, Undelivered};
@@ -51,7 +52,8 @@ pub struct Context {
 pub fn introduction(id: ContextId, node: usize) -> Introduction {
     let (owner, callers, addresses) = (1000, Callers::SameUser, Vec::new());
     let (node, carriers) = (format!("n{node}"), Carriers::default());
-    let context = ContextInfo { id, node, owner, callers, addresses, carriers };
+    let context =
+        ContextInfo { id, node, owner, callers, addresses, carriers, speaks: frame::VERSION };
     Introduction { context, pass: None }
 }
 

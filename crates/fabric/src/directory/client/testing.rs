@@ -5,6 +5,7 @@ use crate::carriers::Carriers;
 use crate::directory::address_of;
 use crate::directory::protocol::{Answer, ContextInfo, Record, Request, decode, encode};
 use crate::door::Callers;
+use crate::frame;
 use crate::id::{ContextId, Place, ResourceId};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -63,5 +64,13 @@ pub(super) fn record(node: &str, attributes: Attributes) -> Record {
 fn context(number: u64, node: &str) -> ContextInfo {
     let (id, node) = (ContextId::new(number), node.into());
     let (addresses, carriers) = (Vec::new(), Carriers::default());
-    ContextInfo { id, node, owner: 0, callers: Callers::SameUser, addresses, carriers }
+    ContextInfo {
+        id,
+        node,
+        owner: 0,
+        callers: Callers::SameUser,
+        addresses,
+        carriers,
+        speaks: frame::VERSION,
+    }
 }

@@ -5,6 +5,7 @@ use crate::attributes::Attributes;
 use crate::carriers::Carriers;
 use crate::directory::protocol::{Answer, Change, ContextInfo, Request, Snapshot, Update, VERSION};
 use crate::door::Callers;
+use crate::frame;
 use crate::id::{ContextId, Place, ResourceId};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +17,7 @@ pub(super) fn at(number: u64) -> SocketAddr {
 pub(super) fn context(number: u64) -> ContextInfo {
     let (node, callers, addresses) = (String::new(), Callers::SameUser, Vec::new());
     let (id, carriers) = (ContextId::new(number), Carriers::default());
-    ContextInfo { id, node, owner: 0, callers, addresses, carriers }
+    ContextInfo { id, node, owner: 0, callers, addresses, carriers, speaks: frame::VERSION }
 }
 
 pub(super) fn hello(number: u64) -> Request {

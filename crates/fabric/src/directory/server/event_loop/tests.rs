@@ -7,6 +7,7 @@ use crate::carriers::Carriers;
 use crate::directory::protocol::{ContextInfo, Request, Snapshot, VERSION, decode, encode};
 use crate::directory::state::SILENCE_MOST;
 use crate::door::Callers;
+use crate::frame;
 use crate::id::{ContextId, Place, ResourceId};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -131,7 +132,8 @@ fn origin(event_loop: &mut EventLoop) -> TcpStream {
     let (id, place) = (ContextId::new(7), Place { slot: 0, generation: 0 });
     let (node, callers, addresses) = (String::new(), Callers::SameUser, Vec::new());
     let carriers = Carriers::default();
-    let context = ContextInfo { id, node, owner: 0, callers, addresses, carriers };
+    let context =
+        ContextInfo { id, node, owner: 0, callers, addresses, carriers, speaks: frame::VERSION };
     let snapshot = Update::Snapshot(Snapshot {
         node: "other".into(),
         incarnation: 7,
@@ -170,7 +172,8 @@ fn program_of(user: u32, event_loop: &mut EventLoop) -> (ConnectionId, UnixStrea
 fn hello(number: u64) -> Request {
     let (node, callers, addresses) = (String::new(), Callers::SameUser, Vec::new());
     let (id, carriers) = (ContextId::new(number), Carriers::default());
-    let context = ContextInfo { id, node, owner: 0, callers, addresses, carriers };
+    let context =
+        ContextInfo { id, node, owner: 0, callers, addresses, carriers, speaks: frame::VERSION };
     Request::Hello { version: VERSION, context, claim: None }
 }
 
