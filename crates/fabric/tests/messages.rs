@@ -679,7 +679,7 @@ fn a_context_that_does_not_answer_holds_up_nobody_else() {
     });
 }
 
-/// It would take minutes.
+/// It would take half a minute.
 #[test]
 fn closing_waits_for_no_connection_that_is_made() {
     let node = Node::start("n1", &[]);
@@ -692,7 +692,7 @@ fn closing_waits_for_no_connection_that_is_made() {
     let begun = Instant::now();
     drop(sender);
     assert_eq!(context.close(LONG), Ok(()));
-    assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < LONG / 3, "{:?}", begun.elapsed());
 }
 
 /// The name of a directory that is `node`'s, and takes so long to hear and to answer.

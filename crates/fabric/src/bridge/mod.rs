@@ -32,6 +32,9 @@ use std::io;
 use std::net::SocketAddr;
 use thiserror::Error;
 
+/// Attributes that tell of networks at most: room for three hundred and more, and for what a bridge tells besides.
+const NETWORKS_ATTRIBUTES: usize = 24;
+
 /// Carries for others, until it is dropped.
 #[derive(Debug)]
 pub struct Bridge {
@@ -150,22 +153,38 @@ impl Guard {
     }
 }
 
+/// The attribute that tells of the first networks, and those of more.
+fn networks_name(number: usize) -> String {
+    if number == 0 { "networks".into() } else { format!("networks-{}", number + 1) }
+}
+
 impl Known {
     /// As attributes: as many networks as have room.
     fn write(&self) -> Attributes {
-        let mut networks = String::new();
-        for network in &self.networks {
-            let text = format!("{}{network}", if networks.is_empty() { "" } else { " " });
-            if networks.len() + text.len() <= TEXT_MOST {
-                networks.push_str(&text);
+        let mut texts = vec![String::new()];
+        for (written, network) in self.networks.iter().enumerate() {
+            let (text, last) = (network.to_string(), texts.len() - 1);
+            if texts[last].is_empty() {
+                texts[last] = text;
+            } else if texts[last].len() + 1 + text.len() <= TEXT_MOST {
+                texts[last] = format!("{} {text}", texts[last]);
+            } else if texts.len() < NETWORKS_ATTRIBUTES {
+                texts.push(text);
+            } else {
+                let left = self.networks.len() - written;
+                tracing::warn!("{left} networks are left out: others find no way over them here");
+                break;
             }
         }
-        query().with("networks", networks).with("port", self.port.to_string())
+        let own = query().with("port", self.port.to_string());
+        (0..).zip(texts).fold(own, |own, (number, text)| own.with(networks_name(number), text))
     }
 
     fn read(attributes: &Attributes) -> Option<Self> {
-        let networks = attributes.value("networks")?.split(' ').map(str::parse);
-        let networks = networks.collect::<Result<_, _>>().ok()?;
+        let first = attributes.value(&networks_name(0))?;
+        let more = (1..).map_while(|number| attributes.value(&networks_name(number)));
+        let texts = [first].into_iter().chain(more).flat_map(|text| text.split(' '));
+        let networks = texts.map(str::parse).collect::<Result<_, _>>().ok()?;
         Some(Self { networks, port: attributes.value("port")?.parse().ok()? })
     }
 
@@ -227,9 +246,17 @@ mod tests {
         assert_eq!(Known::read(&attributes), Some(bridge));
         assert_eq!(Known::read(&attributes.clone().with("port", "99999")), None);
         assert_eq!(Known::read(&attributes.with("networks", "10.1.0.2")), None);
-        let many = (0..100).map(|n| format!("10.1.{n}.2/24").parse().unwrap()).collect();
-        let attributes = Known { networks: many, port: 1 }.write();
-        assert!(attributes.check().is_ok() && Known::read(&attributes).is_some());
+        let many = |count: usize| {
+            let networks = (0..count).map(|n| format!("fd00:{n:x}::1234:5678:9abc/64"));
+            Known { networks: networks.map(|n| n.parse().unwrap()).collect(), port: 1 }
+        };
+        let node = |bridge: &Known| bridge.write().with("node", "n1");
+        assert_eq!(Known::read(&node(&many(150))), Some(many(150)));
+        // More than there is room for.
+        let attributes = node(&many(1_000));
+        assert!(attributes.check().is_ok());
+        let networks = Known::read(&attributes).unwrap().networks;
+        assert!(networks.len() > 150 && networks[..] == many(1_000).networks[..networks.len()]);
     }
 
     /// Neither loopback nor a second address on a network counts.

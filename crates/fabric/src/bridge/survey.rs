@@ -1,7 +1,7 @@
 //! Finds out which ways are quick by calling over them, and chooses.
 
 use super::Known;
-use super::call::{Ending, call_until};
+use super::call::{Ending, call_until, connect_first};
 use super::costs::{Cost, Costs, detour_most};
 use super::request::Whom;
 use super::routes::{Way, candidates, choose, free, has_room};
@@ -56,12 +56,24 @@ impl Survey {
     pub fn call(&self, way: &Way, whom: Whom) -> io::Result<TcpStream> {
         let begun = Instant::now();
         let called = call_until(way, whom, &self.ending);
-        let took = called.is_ok().then(|| begun.elapsed());
-        // What was found out with care is not given up for one call, which may have been late by chance.
+        self.note_call(way, called.is_ok().then(|| begun.elapsed()));
+        called
+    }
+
+    /// A connection to the first of `addresses` that answers, straight, and to which. What becomes of each call is noted.
+    ///
+    /// # Errors
+    /// If none of them answers.
+    pub fn call_first(&self, addresses: &[SocketAddr]) -> io::Result<(SocketAddr, TcpStream)> {
+        let note = |to, took| self.note_call(&Way::straight(to), took);
+        connect_first(addresses, &self.ending, note)
+    }
+
+    /// What was found out with care is not given up for one call, which may have been late by chance.
+    fn note_call(&self, way: &Way, took: Option<Duration>) {
         if took.is_none() || !self.is_measured(way) {
             self.note(way, took);
         }
-        called
     }
 
     /// A connection over a way has ended: nothing is known of it any more.

@@ -108,7 +108,7 @@ impl Core {
             tracing::debug!(context = %peer, node = %info.node, "not over shared memory: {why}");
             self.tell_carrier(info);
             if same_node {
-                self.call_any(found, &candidates(&self.networks, &info.addresses, true))
+                self.call_any(found, candidates(&self.networks, &info.addresses, true))
             } else {
                 self.reach(found)
             }
@@ -138,12 +138,17 @@ impl Core {
         // Found out, which takes a while, only when nothing leads straight there.
         let bridged = iter::once_with(|| self.bridged(info, &[], &[], false)).flatten();
         let number = self.streams.next_number();
-        for way in straight.into_iter().chain(bridged) {
+        let first: Vec<_> = straight.iter().flat_map(|way| way.hops.iter().copied()).collect();
+        let greeting = || Greeting { is_rail: true, ..self.greeting(peer, number) };
+        if let Ok((way, ends)) = self.call_first(info, first, greeting) {
+            return self.begin(peer, number, way, ends);
+        }
+        for way in bridged {
             if let Ok(ends) = self.call(peer, number, &way) {
                 return self.begin(peer, number, way, ends);
             }
         }
-        self.call_any(peer, &candidates(&self.networks, &info.addresses, false))
+        self.call_any(peer, candidates(&self.networks, &info.addresses, false))
     }
 
     /// A link over the only network that both are on; a stream that begins with it if bridges lead there so much sooner
@@ -169,21 +174,29 @@ impl Core {
     }
 
     /// A link over the first of `addresses` that answers.
-    fn call_any(&self, peer: &Introduction, addresses: &[SocketAddr]) -> io::Result<Arc<Link>> {
+    fn call_any(&self, peer: &Introduction, addresses: Vec<SocketAddr>) -> io::Result<Arc<Link>> {
         let info = &peer.context;
-        let call = |way: Way| {
-            let stream = self.survey.call(&way, Whom::Context(info.id))?;
-            let greeting = self.greeting(peer, self.streams.next_number());
-            greet_over(&way, stream, greeting, self.carrier_to(info))
-        };
-        let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "it has no address here");
-        for address in addresses {
-            match call(Way::straight(*address)) {
-                Ok(ends) => return Ok(self.connected(info.id, ends)),
-                Err(error) => last = error,
+        let greeting = || self.greeting(peer, self.streams.next_number());
+        let (_, ends) = self.call_first(info, addresses, greeting)?;
+        Ok(self.connected(info.id, ends))
+    }
+
+    /// A connection over the first of `addresses` that answers and can be greeted.
+    fn call_first(
+        &self,
+        info: &ContextInfo,
+        mut addresses: Vec<SocketAddr>,
+        greeting: impl Fn() -> Greeting,
+    ) -> io::Result<(Way, Ends)> {
+        loop {
+            let (address, stream) = self.survey.call_first(&addresses)?;
+            let way = Way::straight(address);
+            match greet_over(&way, stream, greeting(), self.carrier_to(info)) {
+                Ok(ends) => return Ok((way, ends)),
+                Err(error) if addresses.len() == 1 => return Err(error),
+                Err(_) => addresses.retain(|other| *other != address),
             }
         }
-        Err(last)
     }
 
     /// What carries what is sent to another context: what is wanted between nodes, if that one speaks it too.
