@@ -169,6 +169,17 @@ impl FullSpeed {
         (0..self.nodes()).map(|node| self.utilisation(node))
     }
 
+    /// Whether a unit of work costs about twice or half as much CPU time as was measured, or beyond that, by the last reports:
+    /// if that lasts, it is other work, of which full speed was not measured.
+    pub fn has_changed(&self) -> bool {
+        let cost = |value: fn(&Cost) -> f64| match &self.computed {
+            Some(cost) => value(cost),
+            None => self.most(value),
+        };
+        let times = cost(|cost| cost.now) / cost(|cost| cost.measured);
+        !(1.0 / CHANGED_FROM..=CHANGED_FROM).contains(&times)
+    }
+
     /// Learns from what a report says of CPU time, if that says anything.
     pub fn learn(&mut self, report: &Report) {
         if report.work() <= 0.0 {
@@ -282,6 +293,8 @@ pub const NODES_MAX: usize = 4_096;
 const POLLS_FROM: CpuPpm = CpuPpm::from_percent(90);
 /// Beyond twice or half, something else than the processors' speed has changed.
 const DRIFT_MOST: f64 = 2.0;
+/// Nearly that: what is learned comes close to it, and never there.
+const CHANGED_FROM: f64 = 1.9;
 /// About the last four reports count: a speed that wanders by 5 % in half a minute is followed within 1 %.
 const LEARNING: f64 = 1.0 / 4.0;
 /// About the last dozen: the noise of single reports is no reason to change a schedule.
@@ -324,6 +337,26 @@ mod tests {
         assert!((full.iteration_seconds() - 0.150).abs() < 1e-6, "{full:?}");
         (0..500).for_each(|_| full.learn(&report(1e6, &[1])));
         assert!((full.iteration_seconds() - 0.075).abs() < 1e-6, "{full:?}");
+    }
+
+    // Goal: other work is told from slower processors. Method: what costs up to a third more for long, or much more a few times,
+    // and what goes on to cost several times as much, or as little.
+    #[test]
+    fn work_that_is_not_what_was_measured_is_seen() {
+        let after = |costs: &[u64]| {
+            let mut full = FullSpeed::new(10.0, &percent(&[50, 20])).unwrap();
+            costs.iter().for_each(|millis| full.learn(&report(1.0, &[*millis, 20])));
+            full.has_changed()
+        };
+        assert!(!after(&[]) && !after(&[67; 200]) && !after(&[37; 200]) && !after(&[900; 3]));
+        assert!(after(&[150; 40]) && after(&[10; 40]));
+        let told = |computed: u64| {
+            let mut full = FullSpeed::new(10.0, &percent(&[100])).unwrap().computing(0.05);
+            let computed = [Nanos::from_millis(computed)];
+            (0..40).for_each(|_| full.learn(&report(1.0, &[90]).with_computed(&computed)));
+            full.has_changed()
+        };
+        assert!(!told(60) && told(200));
     }
 
     #[test]
