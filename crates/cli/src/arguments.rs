@@ -688,7 +688,8 @@ pub struct ProgramArguments {
     #[arg(long, value_name = "SPAN", conflicts_with = "application")]
     pub limit: Option<Nanos>,
     /// A line on its standard output that begins with this word is one unit of work done: by that --rate corrects.
-    /// Without, it has its part of the CPU, whatever it makes of it
+    /// With "MPI calls", it does so by what the program's MPI calls tell, where libkeeptime_mpi is linked in or
+    /// preloaded. Without, it has its part of the CPU, whatever it makes of it
     #[arg(long, value_name = "WORD", conflicts_with = "application")]
     pub progress: Option<String>,
     /// Or this command of a shell prints how many units of work are done in all, as the first word of its last line. It is run

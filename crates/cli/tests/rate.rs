@@ -14,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
-use world::{BELOW_A_LEASE, PATIENCE, World, assert_code, said, wait};
+use world::{BELOW_A_LEASE, PATIENCE, World, assert_code, json, said, wait};
 
 /// Two ranks that compute and tell each iteration, until they are ended. The CPU of one at full speed.
 const FULL: u32 = 30;
@@ -194,7 +194,8 @@ fn a_run_is_held_at_its_rate_and_at_another_one() {
 }
 
 // Goal: a run outlives its controllers: what it has stays, the next one goes on from there and measures nothing anew, and
-// it is told another rate as ever. Method: two are killed; the broker has recorded all changes.
+// it is told another rate as ever; a broker that is away is no refusal. Method: two are killed; the broker has recorded all
+// changes; then that is killed, and another rate follows when it is back.
 #[test]
 fn a_run_outlives_its_controllers() {
     let Some(world) = World::new("killed", 40) else { return };
@@ -229,6 +230,20 @@ fn a_run_outlives_its_controllers() {
     // Half of full speed, and corrections; then a fifth.
     assert!(!shares.is_empty() && shares.iter().all(|share| *share < full * 3 / 4), "{shares:?}");
     assert!(shares.last().is_some_and(|last| *last * 4 < shares[0] * 3), "{shares:?}");
+
+    let held = running.held();
+    world.kill_broker();
+    let set = world.keeptime(&["rate", "set", job, "60 %"]).output().unwrap();
+    assert_code(&set, 0);
+    let text = said(&set);
+    assert!(text.contains("is not held at 60 % yet, but will be"), "{text}");
+    let set = world.keeptime(&["rate", "set", job, "50 %", "--json"]).output().unwrap();
+    assert_code(&set, 0);
+    let told = json(&set);
+    assert_eq!(told["follows"], "the broker does not answer", "{told}");
+    assert_eq!((&told["job"], &told["state"]["target_ppm"]), (&view["job"], &500_000.into()));
+    world.start_broker();
+    wait("the rate that was set", PATIENCE, || running.held() > 1.5 * held);
 }
 
 // Goal: a rank that dies ends a run at a rate as a failure of its program, which gives back at once what it had, and of which

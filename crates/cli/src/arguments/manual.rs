@@ -82,6 +82,8 @@ Exit code 1: the goal cannot be kept now; why, and what would be admitted."#;
 pub const RATE_SET: &str = r#"Example: keeptime rate set r17 "40 %"
 It also says when the run is ended at the latest: a lower rate leaves as much
 more time for what is left, unless others have reserved its nodes then.
+Where the broker does not answer just now, or is changing the run, the rate
+follows when it can, which is said (--json: `follows`, with the reason).
 Exit code 1: there is not that much; the run goes on as it was."#;
 
 /// Below `keeptime site add --help`.

@@ -245,13 +245,8 @@ pub fn set(command: &RateCommand) -> Result<Ending> {
     let RateCommand::Set { job, rate, json, place } = command;
     let runs = place::find(place)?.rates_directory();
     match door::ask(&runs, *job, Asked::Set { target: *rate })? {
-        Answer::State(view) if *json => print_json(&view).map(|()| Ending::Done),
-        Answer::State(view) => {
-            let limit = view.limit_nanos;
-            print!("{}", table(&[view]));
-            println!("{job} is ended when it has run for {}", limit.rounded());
-            Ok(Ending::Done)
-        }
+        Answer::State(view) => tell_set(view, None, *json),
+        Answer::Follows { view, reason } => tell_set(view, Some(&reason), *json),
         Answer::Refused { reason } if *json => {
             print_json(&serde_json::json!({ "job": job, "refusal": reason }))?;
             Ok(Ending::Refused)
@@ -261,6 +256,31 @@ pub fn set(command: &RateCommand) -> Result<Ending> {
             Ok(Ending::Refused)
         }
     }
+}
+
+/// What `keeptime rate set --json` prints: as `keeptime top --json`, and why the rate follows, if it does.
+#[derive(Debug, Serialize)]
+struct Set<'a> {
+    #[serde(flatten)]
+    view: &'a RateView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    follows: Option<&'a str>,
+}
+
+fn tell_set(view: RateView, follows: Option<&str>, json: bool) -> Result<Ending> {
+    if json {
+        print_json(&Set { view: &view, follows })?;
+        return Ok(Ending::Done);
+    }
+    let (job, rate, limit) = (view.job, view.state.target, view.limit_nanos.rounded());
+    print!("{}", table(&[view]));
+    println!("{job} is ended when it has run for {limit}");
+    if let Some(reason) = follows {
+        println!(
+            "{job} is not held at {rate} yet, but will be without being asked again: {reason}"
+        );
+    }
+    Ok(Ending::Done)
 }
 
 /// What is told where there is nothing to show.

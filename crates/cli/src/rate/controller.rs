@@ -2,7 +2,7 @@
 //! of its run, who carries out what it wants; so nothing else ends when it does.
 
 use super::counted::Told;
-use super::steering::{Applied, Memory, Nodes, Steering, Used};
+use super::steering::{Aimed, Applied, Memory, Nodes, Steering, Used};
 use keeptime_agent::lines;
 use keeptime_control::{FullSpeed, Schedule};
 use keeptime_model::units::{CpuPpm, Nanos, Share};
@@ -60,8 +60,8 @@ pub enum Said {
 /// What came of an event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Done {
-    /// Why what somebody asked for is not so, in the user's words.
-    pub refused: Option<String>,
+    /// When what somebody asked for is so, or why not, in the user's words.
+    pub aimed: Result<Aimed, String>,
     /// Full speed, where it was measured just now.
     pub found: Option<FullSpeed>,
 }
@@ -126,9 +126,9 @@ pub fn serve(from: impl BufRead, to: impl Write) -> io::Result<()> {
         Some(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, NOTHING_TO_STEER)),
         None => return Ok(()),
     };
-    holder.finish(&mut steering, None)?;
+    holder.finish(&mut steering, Ok(Aimed::Now))?;
     while let Some(event) = holder.hear::<Event>()? {
-        let mut refused = None;
+        let mut aimed = Ok(Aimed::Now);
         match event {
             Event::Resume { memory, now } => {
                 steering = Steering::resume(holder.clone(), *memory, now);
@@ -136,9 +136,9 @@ pub fn serve(from: impl BufRead, to: impl Write) -> io::Result<()> {
             Event::Progress { work, at } => steering.progress(work, at),
             Event::Counted(told) => steering.counted(told),
             Event::Tick { now } => steering.tick(now),
-            Event::Set { target } => refused = steering.set(target).err(),
+            Event::Set { target } => aimed = steering.set(target),
         }
-        holder.finish(&mut steering, refused)?;
+        holder.finish(&mut steering, aimed)?;
     }
     Ok(())
 }
@@ -161,10 +161,14 @@ impl<R: BufRead, W: Write> Holder<R, W> {
     }
 
     /// Says what is known by now, and that an event is done.
-    fn finish(&self, steering: &mut Steering<Self>, refused: Option<String>) -> io::Result<()> {
+    fn finish(
+        &self,
+        steering: &mut Steering<Self>,
+        aimed: Result<Aimed, String>,
+    ) -> io::Result<()> {
         let found = steering.take_found();
         self.say(&Said::Remembers(Box::new(steering.memory().clone())))?;
-        self.say(&Said::Done(Done { refused, found }))
+        self.say(&Said::Done(Done { aimed, found }))
     }
 }
 
@@ -262,7 +266,7 @@ mod tests {
             panic!("{said:?}");
         };
         assert_eq!((last.state().target, last.phase()), (target, Phase::Measured));
-        assert!(done.refused.as_deref().unwrap().contains("more than 0 %"), "{done:?}");
+        assert!(done.aimed.as_ref().unwrap_err().contains("more than 0 %"), "{done:?}");
         let done = said.iter().filter(|said| matches!(said, Said::Done(_))).count();
         assert_eq!(done, events.len());
     }

@@ -44,6 +44,13 @@ pub enum Asked {
 pub enum Answer {
     /// It stands so now.
     State(RateView),
+    /// It stands so, and will be held at the rate that was asked for without being asked again.
+    Follows {
+        /// How it stands.
+        view: RateView,
+        /// Why it is not held at that yet, in the user's words.
+        reason: String,
+    },
     /// It stays at its former rate.
     Refused {
         /// Why, in the user's words.

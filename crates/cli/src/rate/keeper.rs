@@ -3,7 +3,7 @@
 //! controllers ever steer one run.
 
 use super::controller::{Answered, Done, Event, LINE_BYTES_MAX, Question, Said};
-use super::steering::{Memory, Nodes, State};
+use super::steering::{Aimed, Memory, Nodes, State};
 use anyhow::{Context, Result, bail};
 use keeptime_agent::lines;
 use keeptime_control::FullSpeed;
@@ -61,14 +61,14 @@ impl<N: Nodes> Keeper<N> {
         Ok(keeper)
     }
 
-    /// Tells the controller what has happened: why it is not as was asked for, if it is not. In the place of one that has
+    /// Tells the controller what has happened: when what was asked for is so, or why it is not. In the place of one that has
     /// ended, or is silent, another is told.
     ///
     /// # Errors
     /// If there is none now: nothing is changed, and it is tried again with the next event.
-    pub fn tell(&mut self, event: &Event) -> Result<Option<String>> {
-        if let Ok(refused) = self.converse(event) {
-            return Ok(refused);
+    pub fn tell(&mut self, event: &Event) -> Result<Result<Aimed, String>> {
+        if let Ok(aimed) = self.converse(event) {
+            return Ok(aimed);
         }
         self.replace()?;
         self.has_restarted = true;
@@ -105,11 +105,10 @@ impl<N: Nodes> Keeper<N> {
         self.running = Some((self.start)()?);
         let memory = Box::new(self.memory.clone());
         let resume = Event::Resume { memory, now: self.clock.elapsed().into() };
-        self.converse(&resume).context("its controller does not begin")?;
-        Ok(())
+        self.converse(&resume).map(drop).context("its controller does not begin")
     }
 
-    fn converse(&mut self, event: &Event) -> io::Result<Option<String>> {
+    fn converse(&mut self, event: &Event) -> io::Result<Result<Aimed, String>> {
         let heard = self.exchange(event);
         if heard.is_err() {
             // Whatever it would still say is about what has passed.
@@ -118,7 +117,7 @@ impl<N: Nodes> Keeper<N> {
         heard
     }
 
-    fn exchange(&mut self, event: &Event) -> io::Result<Option<String>> {
+    fn exchange(&mut self, event: &Event) -> io::Result<Result<Aimed, String>> {
         let Self { nodes, running, memory, found, .. } = self;
         let running = running.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         running.say(event)?;
@@ -126,11 +125,11 @@ impl<N: Nodes> Keeper<N> {
             match running.hear()? {
                 Said::Remembers(known) => *memory = *known,
                 Said::Asks(question) => running.say(&answer(nodes, question))?,
-                Said::Done(Done { refused, found: measured }) => {
+                Said::Done(Done { aimed, found: measured }) => {
                     if measured.is_some() {
                         *found = measured;
                     }
-                    return Ok(refused);
+                    return Ok(aimed);
                 }
             }
         }
@@ -284,7 +283,7 @@ mod tests {
             self.keeper.started = None;
         }
 
-        fn set(&mut self, percent: u32) -> Result<Option<String>> {
+        fn set(&mut self, percent: u32) -> Result<Result<Aimed, String>> {
             self.keeper.tell(&Event::Set { target: Share::from_percent(percent).unwrap() })
         }
     }
@@ -298,15 +297,15 @@ mod tests {
         assert_eq!((begun.phase, kept.keeper.nodes.changes), (Phase::Steered, 0));
         kept.kill();
         let now = Nanos::from_secs(1);
-        kept.keeper.tell(&Event::Tick { now }).unwrap();
+        drop(kept.keeper.tell(&Event::Tick { now }).unwrap());
         assert!(kept.keeper.take_restarted() && !kept.keeper.take_restarted());
         assert_eq!((kept.keeper.state(), kept.keeper.nodes.changes), (begun, 0));
 
-        assert_eq!(kept.set(60).unwrap(), None);
+        assert_eq!(kept.set(60).unwrap(), Ok(Aimed::Now));
         let (state, schedules) = (kept.keeper.state(), kept.keeper.nodes.schedules.clone());
         assert_eq!((state.target.ppm(), kept.keeper.nodes.changes), (600_000, 1));
         kept.kill();
-        kept.keeper.tell(&Event::Tick { now }).unwrap();
+        drop(kept.keeper.tell(&Event::Tick { now }).unwrap());
         assert_eq!((&kept.keeper.state(), &kept.keeper.nodes.schedules), (&state, &schedules));
         assert_eq!(kept.keeper.nodes.changes, 1);
         assert_eq!(kept.connections.lock().unwrap().len(), 3);
@@ -316,9 +315,9 @@ mod tests {
     fn what_is_asked_for_while_there_is_no_controller_is_told_the_next_one() {
         let mut kept = Kept::new();
         kept.kill();
-        assert_eq!(kept.set(40).unwrap(), None);
+        assert_eq!(kept.set(40).unwrap(), Ok(Aimed::Now));
         assert_eq!(kept.keeper.state().target.ppm(), 400_000);
-        let refused = kept.set(0).unwrap().unwrap();
+        let refused = kept.set(0).unwrap().unwrap_err();
         assert!(refused.contains("more than 0 %"), "{refused}");
     }
 
@@ -332,6 +331,6 @@ mod tests {
         assert!(error.contains("in a moment"), "{error}");
         assert_eq!((kept.keeper.state().target.ppm(), kept.keeper.nodes.changes), (300_000, 0));
         kept.keeper.started = None;
-        assert_eq!(kept.set(40).unwrap(), None);
+        assert_eq!(kept.set(40).unwrap(), Ok(Aimed::Now));
     }
 }

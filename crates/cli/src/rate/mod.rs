@@ -38,7 +38,7 @@ use nodes::GrantedNodes;
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use steering::{Begins, Memory, Phase, Wanted};
+use steering::{Aimed, Begins, Memory, Phase, Wanted};
 
 /// Steers one run until it is dropped.
 #[derive(Debug)]
@@ -220,11 +220,13 @@ impl<F: FnMut(News<'_>)> Way<F> {
 
     fn answer(&mut self, asked: Asked) -> Answer {
         let told = match asked {
-            Asked::State => Ok(()),
+            Asked::State => Ok(Aimed::Now),
             Asked::Set { target } => self.tell(&Event::Set { target }),
         };
+        let view = self.view.clone();
         match told {
-            Ok(()) => Answer::State(self.view.clone()),
+            Ok(Aimed::Now) => Answer::State(view),
+            Ok(Aimed::Later { reason }) => Answer::Follows { view, reason },
             Err(reason) => Answer::Refused { reason },
         }
     }
@@ -265,7 +267,7 @@ impl<F: FnMut(News<'_>)> Way<F> {
     ///
     /// # Errors
     /// Why it is not as was asked for, in the user's words.
-    fn tell(&mut self, event: &Event) -> Result<(), String> {
+    fn tell(&mut self, event: &Event) -> Result<Aimed, String> {
         let told = self.keeper.tell(event);
         self.view.state = self.keeper.state();
         if let Some(full_speed) = self.keeper.take_found() {
@@ -276,11 +278,7 @@ impl<F: FnMut(News<'_>)> Way<F> {
         }
         self.follow();
         let is_heard = told.is_ok();
-        let told = match told {
-            Ok(None) => Ok(()),
-            Ok(Some(reason)) => Err(reason),
-            Err(error) => Err(format!("{error:#}")),
-        };
+        let told = told.unwrap_or_else(|error| Err(format!("{error:#}")));
         if let Err(reason) = &told
             && !is_heard
             && !self.is_alone

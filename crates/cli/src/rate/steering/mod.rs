@@ -75,6 +75,19 @@ pub enum Applied {
     Unknown,
 }
 
+/// When another target is aimed at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Aimed {
+    /// From now on.
+    Now,
+    /// Without being asked for again, but not yet.
+    Later {
+        /// Why not, in the user's words.
+        reason: String,
+    },
+}
+
 /// Holds one job at its rate.
 #[derive(Debug)]
 pub struct Steering<N> {
@@ -155,12 +168,12 @@ impl<N: Nodes> Steering<N> {
     /// Another target.
     ///
     /// # Errors
-    /// Why it cannot be had now, in the user's words; the former one stays, unless nobody knows.
-    pub fn set(&mut self, target: Share) -> Result<(), String> {
+    /// Why it cannot be had, in the user's words; the former one stays.
+    pub fn set(&mut self, target: Share) -> Result<Aimed, String> {
         check("rate", target).map_err(|invalid| invalid.to_string())?;
         let Some(controller) = self.memory.stage.controller() else {
             self.memory.wanted.target = target;
-            return Ok(());
+            return Ok(Aimed::Now);
         };
         if let Some(Waiting { proposal, .. }) = self.memory.waiting.take() {
             controller.resolve(proposal.sequence, Outcome::Withdrawn);
@@ -186,25 +199,17 @@ impl<N: Nodes> Steering<N> {
                     None => reason,
                 })
             }
-            Applied::InForce { .. } => {
-                self.aim_at(target);
-                Ok(())
-            }
-            Applied::NotYet => {
-                self.aim_at(target);
-                Err("it is being changed; the rate follows in a moment".into())
-            }
-            Applied::Unknown => {
-                self.aim_at(target);
-                Err("the broker does not answer; the rate follows when it does".into())
-            }
+            Applied::InForce { .. } => Ok(self.aim_at(target, Aimed::Now)),
+            Applied::NotYet => Ok(self.aim_at(target, Aimed::later("it is being changed"))),
+            Applied::Unknown => Ok(self.aim_at(target, Aimed::later("the broker does not answer"))),
         }
     }
 
     /// Reports so far are of another target than this one.
-    fn aim_at(&mut self, target: Share) {
+    fn aim_at(&mut self, target: Share, aimed: Aimed) -> Aimed {
         self.memory.is_adjusting |= target != self.memory.wanted.target;
         self.memory.wanted.target = target;
+        aimed
     }
 
     /// How far it is.
@@ -406,6 +411,12 @@ impl<N: Nodes> Steering<N> {
             Turn::Waits { .. } => Turn::Waits { asked: now },
         };
         self.carry_out(Some(proposal), turn);
+    }
+}
+
+impl Aimed {
+    fn later(reason: &str) -> Self {
+        Self::Later { reason: reason.to_owned() }
     }
 }
 
