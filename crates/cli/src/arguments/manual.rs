@@ -308,14 +308,19 @@ and reserve no more than their rate from the start (--measure: anew). From then
 on it has, on every node, the part of what it used that was asked for, corrected
 by the progress that it tells: lines on its standard output that begin with the
 word `progress` of its application file. One that tells nothing for a minute has
-its part of the CPU, whatever it makes of it; one whose file names no `progress`
-has that from the start, and no more is reserved. The time limit of the
-application file is for full speed: at 30 % it has 10/3 of that. At a lower rate
-that is set later, what is left of it is as much longer, and so is the
-reservation, unless others have the nodes then: the run says so, and asks again.
-A higher rate takes no time away. What chooses shares is a process of its own,
-`launch controller`. One that is killed is followed by another, which goes on
-from what the first one knew.
+its part of the CPU, whatever it makes of it; so has one whose nodes do not tell
+the CPU time that it uses, as where nothing is enforced. One whose file names no
+`progress` has that from the start, and no more is reserved. To have such an MPI
+program steered, link or preload libkeeptime_mpi and say `MPI calls` in place of
+the word: then it is corrected by what the program tells that library, or by the
+iterations that it finds in the program's calls (docs/mpi.md).
+
+The time limit of the application file is for full speed: at 30 % it has 10/3 of
+that. At a lower rate that is set later, what is left of it is as much longer,
+and so is the reservation, unless others have the nodes then: the run says so,
+and asks again. A higher rate takes no time away. What chooses shares is a
+process of its own, `launch controller`. One that is killed is followed by
+another, which goes on from what the first one knew.
 
 By a time:
 

@@ -322,6 +322,9 @@ fn turned(view: &RateView) -> String {
         Phase::Unreported => {
             format!("{job} tells no progress: until it does, it has {target} of its CPU")
         }
+        Phase::Unmeasured => format!(
+            "{job}: its nodes do not tell the CPU time that it uses: until they do, it has {target} of its CPU"
+        ),
     }
 }
 
@@ -435,6 +438,7 @@ fn describe(state: &State) -> &'static str {
         Phase::Steered if state.is_adjusting => "adjusting",
         Phase::Steered => "held",
         Phase::Unreported => "tells no progress: has its part of the CPU",
+        Phase::Unmeasured => "nodes do not tell its CPU time: has its part of the CPU",
     }
 }
 
@@ -603,5 +607,9 @@ mod tests {
         let silent = RateView { state: state(Phase::Unreported), ..view };
         let expected = "r7 tells no progress: until it does, it has 30 % of its CPU";
         assert_eq!(turned(&silent), expected);
+        // It does tell its progress.
+        let unmeasured = RateView { state: state(Phase::Unmeasured), ..silent };
+        let expected = "r7: its nodes do not tell the CPU time that it uses: until they do, it has 30 % of its CPU";
+        assert_eq!(turned(&unmeasured), expected);
     }
 }

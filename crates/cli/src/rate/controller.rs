@@ -32,6 +32,11 @@ pub enum Event {
     },
     /// MPI calls told of progress.
     Counted(Told),
+    /// Nobody told what MPI calls tell.
+    Uncounted {
+        /// When it was asked.
+        at: Nanos,
+    },
     /// Time passes.
     Tick {
         /// It is now.
@@ -135,6 +140,7 @@ pub fn serve(from: impl BufRead, to: impl Write) -> io::Result<()> {
             }
             Event::Progress { work, at } => steering.progress(work, at),
             Event::Counted(told) => steering.counted(told),
+            Event::Uncounted { at } => steering.uncounted(at),
             Event::Tick { now } => steering.tick(now),
             Event::Set { target } => aimed = steering.set(target),
         }

@@ -233,10 +233,15 @@ impl<F: FnMut(News<'_>)> Way<F> {
 
     /// What agents count of its MPI calls by now.
     fn look(&mut self) {
-        let Some(looks) = self.keeper.nodes().look() else { return };
-        let told = self.counts.as_mut().and_then(|counts| counts.take(looks));
-        if let Some(told) = told {
-            drop(self.tell(&Event::Counted(told)));
+        let at = self.clock.elapsed().into();
+        let looks = self.keeper.nodes().look();
+        let event = match (looks, &mut self.counts) {
+            (Some(looks), Some(counts)) => counts.take(looks).map(Event::Counted),
+            (None, Some(_)) => Some(Event::Uncounted { at }),
+            (_, None) => None,
+        };
+        if let Some(event) = event {
+            drop(self.tell(&event));
         }
     }
 

@@ -27,7 +27,10 @@ pub struct Memory {
     pub(super) fresh_from: Nanos,
     /// Since when nothing was told, while full speed is measured.
     pub(super) silent: Option<Nanos>,
-    /// For how long that may be so.
+    /// Since when nodes do not tell what it uses, though it tells how far it is.
+    #[serde(default)]
+    pub(super) untold: Option<Nanos>,
+    /// For how long nothing may be told.
     pub(super) patience: Nanos,
     /// Full speed is not tried to be measured again before then.
     pub(super) again_from: Nanos,
@@ -79,6 +82,8 @@ pub enum Phase {
     Steered,
     /// It tells no progress: it has the part of the CPU, whatever it makes of it.
     Unreported,
+    /// It tells its progress, but its nodes do not tell the CPU time that it uses: it has the part of the CPU, as well.
+    Unmeasured,
 }
 
 /// What people are shown.
@@ -123,6 +128,7 @@ impl Memory {
             answered: fresh_from,
             fresh_from,
             silent: None,
+            untold: None,
             patience: SILENT_MOST,
             again_from: fresh_from,
             found: None,
@@ -162,6 +168,7 @@ impl Memory {
             Stage::Steered(controller) if controller.view().health == Health::Steered => {
                 Phase::Steered
             }
+            Stage::Steered(_) | Stage::Unreported(_) if self.untold.is_some() => Phase::Unmeasured,
             Stage::Steered(_) | Stage::Unreported(_) => Phase::Unreported,
         }
     }

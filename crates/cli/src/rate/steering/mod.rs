@@ -24,7 +24,7 @@ use super::counted::Told;
 use keeptime_control::{Controller, FullSpeed, Outcome, Proposal, Report, Schedule};
 use keeptime_model::Invalid;
 use keeptime_model::units::{CpuPpm, Nanos, Share};
-use memory::{PATIENCE_MOST, Stage, Turn, Waiting, guessed};
+use memory::{PATIENCE_MOST, SILENT_MOST, Stage, Turn, Waiting, guessed};
 use reports::{Mark, Marks, of_one, uses_all};
 use serde::{Deserialize, Serialize};
 use wanted::check;
@@ -133,7 +133,9 @@ impl<N: Nodes> Steering<N> {
             return;
         }
         // If a node does not answer now, or does too late, the report is as much longer.
-        let Some(Used { at: answered, each: used }) = self.nodes.used() else { return };
+        let Some(Used { at: answered, each: used }) = self.nodes.used() else {
+            return self.miss(at);
+        };
         self.memory.answered = answered;
         self.pass(Mark { at, work, used, late: answered.saturating_sub(at) });
     }
@@ -149,6 +151,11 @@ impl<N: Nodes> Steering<N> {
             // CPU time is that of the same instant.
             self.pass(Mark { at, work, used, late: Nanos::default() });
         }
+    }
+
+    /// Nodes that count the program's MPI calls do not tell of them.
+    pub fn uncounted(&mut self, at: Nanos) {
+        self.miss(at);
     }
 
     /// To be called every now and then.
@@ -247,7 +254,8 @@ impl<N: Nodes> Steering<N> {
     fn hear(&mut self, at: Nanos) {
         self.memory.silent = None;
         self.ask_again(at);
-        if matches!(self.memory.stage, Stage::Unreported(_)) {
+        // Where nodes do not tell what it uses, there is nothing to measure yet.
+        if matches!(self.memory.stage, Stage::Unreported(_)) && self.memory.untold.is_none() {
             self.measure_again(at);
         }
     }
@@ -261,8 +269,22 @@ impl<N: Nodes> Steering<N> {
 
     /// A report may end here, and the next one begin.
     fn pass(&mut self, next: Mark) {
-        if let Some(report) = self.memory.marks.pass(next) {
-            self.take(&report);
+        let Some(report) = self.memory.marks.pass(next) else { return };
+        // Nobody counts it there, as where nothing is enforced.
+        if report.used().iter().all(|used| *used == Nanos::default()) {
+            return self.miss(report.to());
+        }
+        self.memory.untold = None;
+        self.take(&report);
+    }
+
+    /// What the program has used until then is not told. If that lasts while full speed is measured, it has its part of the
+    /// CPU of its file.
+    fn miss(&mut self, at: Nanos) {
+        let since = *self.memory.untold.get_or_insert(at);
+        let is_measured = matches!(self.memory.stage, Stage::Measured { .. });
+        if is_measured && at.saturating_sub(since) >= UNTOLD_MOST {
+            self.fall_back(SILENT_MOST, at);
         }
     }
 
@@ -308,7 +330,7 @@ impl<N: Nodes> Steering<N> {
                 self.memory.stage = Stage::Steered(Box::new(controller));
                 self.carry_out(Some(proposal), Turn::Now);
             }
-            // It did nothing meanwhile, or used no CPU: it is measured again.
+            // It did nothing meanwhile: it is measured again.
             Err(_) => self.memory.stage = Stage::measured(self.memory.nodes),
         }
     }
@@ -320,12 +342,17 @@ impl<N: Nodes> Steering<N> {
         if silent < self.memory.patience {
             return;
         }
-        let guess = guessed(self.memory.full, silent);
+        // One that tells something more rarely is waited for longer the next time.
+        let patience = self.memory.patience;
+        self.memory.patience = patience.saturating_add(patience).min(PATIENCE_MOST);
+        self.fall_back(silent, now);
+    }
+
+    /// It has its part of the CPU of its file from `now` on, as if it took so long for a unit of work.
+    fn fall_back(&mut self, unit: Nanos, now: Nanos) {
+        let guess = guessed(self.memory.full, unit);
         let started = guess.and_then(|full_speed| self.memory.start(full_speed, now));
         if let Ok((controller, proposal)) = started {
-            // One that tells something more rarely is waited for longer the next time.
-            let patience = self.memory.patience;
-            self.memory.patience = patience.saturating_add(patience).min(PATIENCE_MOST);
             self.memory.silent = None;
             self.memory.stage = Stage::Unreported(Box::new(controller));
             self.carry_out(Some(proposal), Turn::Now);
@@ -436,6 +463,9 @@ const REPORT_LEAST: Nanos = Nanos::from_secs(1);
 const CALIBRATION: u32 = 5;
 /// How often all CPU is asked for that nodes do not have: each time is a change that is refused.
 const MEASURE_AGAIN: Nanos = Nanos::from_secs(10);
+/// For how long it has all its CPU while its nodes do not tell what it uses of that: one who is asked through a remote shell
+/// may take half a minute to be found away.
+const UNTOLD_MOST: Nanos = Nanos::from_secs(30);
 /// What people would type in.
 const TENTH_OF_PERCENT: u32 = 1_000;
 /// Nodes that use so much of what the busiest does have the same share.

@@ -10,10 +10,21 @@ use keeptime_model::units::{CpuPpm, Nanos, Share};
 use std::cell::RefCell;
 use std::rc::Rc;
 
+/// What nodes tell of the CPU time that was used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tells {
+    Used,
+    /// As where nothing is enforced.
+    Zero,
+    /// They do not answer.
+    Nothing,
+}
+
 /// A simulated program on two nodes that do as the test says.
 pub(super) struct Simulated {
     pub(super) plant: BspPlant,
     pub(super) used: Vec<Nanos>,
+    pub(super) tells: Tells,
     /// Of both nodes.
     pub(super) schedules: Option<Vec<Schedule>>,
     /// What nodes answer to a schedule.
@@ -43,6 +54,7 @@ impl Shared {
         let world = Simulated {
             plant,
             used: vec![Nanos::default(); 2],
+            tells: Tells::Used,
             schedules: None,
             answer: None,
             obeys: false,
@@ -63,7 +75,12 @@ impl Nodes for Shared {
 
     fn used(&mut self) -> Option<Used> {
         let world = self.0.borrow();
-        Some(Used { at: world.plant.now(), each: world.used.clone() })
+        let each = match world.tells {
+            Tells::Used => world.used.clone(),
+            Tells::Zero => vec![Nanos::default(); 2],
+            Tells::Nothing => return None,
+        };
+        Some(Used { at: world.plant.now(), each })
     }
 
     fn apply(&mut self, schedules: &[Schedule], in_turn: bool) -> Applied {

@@ -1,6 +1,6 @@
 //! The whole way of a simulated run: measured, held, told another rate, and what holds when its controller is killed.
 
-use super::simulated::{FULL, Run, percent, wanted};
+use super::simulated::{FULL, Run, Tells, percent, wanted};
 use super::*;
 use crate::rate::counted::Counts;
 use keeptime_control::plant::{Plant, Random};
@@ -271,6 +271,68 @@ fn a_program_that_tells_rarely_is_waited_for_longer() {
         run.steering.tick(Nanos::from_secs(second));
     }
     assert_eq!(run.steering.phase(), Phase::Unreported, "two minutes are too long");
+}
+
+// Goal: nodes that do not tell what a program uses do not leave it at full speed for ever, and it is not said to be silent;
+// once they tell, it is held. Method: lines come all the while, and nodes count nothing or do not answer, for some minutes.
+#[test]
+fn a_program_whose_cpu_time_nobody_tells_has_its_part_and_is_held_once_it_is_told() {
+    for tells in [Tells::Zero, Tells::Nothing] {
+        let mut run = Run::start(25);
+        run.world.0.borrow_mut().tells = tells;
+        let seconds = |run: &Run| run.world.0.borrow().plant.now().as_secs_f64();
+        while seconds(&run) < 25.0 {
+            run.step();
+            assert_eq!(run.steering.phase(), Phase::Measured, "it may be a hiccup");
+        }
+        while seconds(&run) < 120.0 {
+            run.step();
+        }
+        assert_eq!((run.steering.phase(), run.changes()), (Phase::Unmeasured, 1));
+        assert!((run.share() - 0.25).abs() < 0.001, "{}", run.share());
+        assert_eq!(run.steering.state().full_speed, None);
+        run.world.0.borrow_mut().tells = Tells::Used;
+        run.mean(300);
+        assert_eq!(run.steering.phase(), Phase::Steered);
+        let mean = run.mean(400);
+        assert!((mean - 0.25).abs() < 0.02, "{mean}");
+    }
+}
+
+// The same of one that is held already: it has its part after some seconds without reports, as one that is silent.
+#[test]
+fn a_program_that_is_held_is_not_said_to_be_silent_when_its_nodes_are() {
+    let mut run = Run::steered(30);
+    let tick = |run: &mut Run| {
+        let now = run.world.0.borrow().plant.now();
+        run.steering.tick(now);
+    };
+    run.world.0.borrow_mut().tells = Tells::Nothing;
+    run.mean(100);
+    tick(&mut run);
+    assert_eq!(run.steering.phase(), Phase::Unmeasured);
+    assert!((run.share() - 0.3 * 0.52).abs() < 0.02, "{}", run.share());
+    run.world.0.borrow_mut().tells = Tells::Used;
+    run.mean(100);
+    tick(&mut run);
+    assert_eq!(run.steering.phase(), Phase::Steered);
+    // It is silent itself.
+    let now = run.world.0.borrow().plant.now();
+    run.steering.tick(now.saturating_add(Nanos::from_secs(20)));
+    assert_eq!(run.steering.phase(), Phase::Unreported);
+}
+
+// Goal: where MPI calls tell, nobody who could not be asked is taken for a program that tells nothing.
+#[test]
+fn a_program_whose_calls_nobody_tells_of_is_not_said_to_be_silent() {
+    let mut run = Run::start(30);
+    for second in 0..=62 {
+        let now = Nanos::from_secs(second);
+        run.steering.uncounted(now);
+        run.steering.tick(now);
+    }
+    assert_eq!(run.steering.phase(), Phase::Unmeasured);
+    assert!((run.share() - 0.3).abs() < 0.001, "{}", run.share());
 }
 
 // Goal: a program that prints nothing is held by what its MPI calls tell. Method: a simulated one that is looked at
