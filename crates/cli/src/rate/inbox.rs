@@ -162,6 +162,7 @@ mod tests {
         inbox.tell(|told| told.asked.push_back((Asked::State, answer)));
         inbox.progress(101, at);
         inbox.end();
+        inbox.progress(102, at);
         assert!(matches!(inputs.next(FOR_LONG), Some(Input::Ended)));
         assert!(answered.recv().is_err(), "nobody will answer");
     }
