@@ -190,6 +190,7 @@ mod tests {
             nodes: vec!["n1".parse().unwrap()],
             state: State {
                 is_adjusting: false,
+                is_doubted: false,
                 target: Share::from_percent(30).unwrap(),
                 phase: Phase::Steered,
                 actual: Some(actual),

@@ -117,6 +117,9 @@ impl<'a> Reserved<'a> {
                 }
             }
             News::Turned(view) => eprintln!("{}", turned(view)),
+            News::Doubted(RateView { job, .. }) => eprintln!(
+                "{job}: full speed is not what an earlier run has found; it is measured when its nodes have room for that"
+            ),
             News::Restarted(RateView { job, .. }) => {
                 eprintln!("{job}: its controller had ended; another one goes on from what it knew");
             }
@@ -436,6 +439,7 @@ fn describe(state: &State) -> &'static str {
         Phase::Measured => "at full speed, to measure it",
         // Its actual rate is still that of the former target.
         Phase::Steered if state.is_adjusting => "adjusting",
+        Phase::Steered if state.is_doubted => "held by a full speed that does not fit",
         Phase::Steered => "held",
         Phase::Unreported => "tells no progress: has its part of the CPU",
         Phase::Unmeasured => "nodes do not tell its CPU time: has its part of the CPU",
@@ -484,6 +488,7 @@ mod tests {
             target: Share::from_percent(30).unwrap(),
             phase: Phase::Steered,
             is_adjusting: false,
+            is_doubted: false,
             actual: Some(0.2951),
             full_speed: Some(12.0),
             schedule: Some(schedule),
@@ -506,7 +511,8 @@ mod tests {
         let unequal = State { rank_cpu_ppm, ..held.clone() };
         let said = RateView { cpu_mechanism: CpuMechanism::UserLevel, ..view(held.clone()) };
         let adjusting = view(State { is_adjusting: true, refused: 0, ..held.clone() });
-        let text = table(&[view(held), view(measured), view(unequal), said, adjusting]);
+        let doubted = view(State { is_doubted: true, refused: 0, ..held.clone() });
+        let text = table(&[view(held), view(measured), view(unequal), said, adjusting, doubted]);
         let headings =
             "job  application  nodes  target  actual   cpu  slice / period  full speed  state";
         assert_eq!(text.lines().next(), Some(headings));
@@ -522,7 +528,12 @@ mod tests {
         assert!(lines[3].ends_with("held; a rank has 6 % at least; 2 corrections refused"));
         assert!(lines[4].ends_with("held; to be kept by user-level; 2 corrections refused"));
         assert!(lines[5].ends_with("12.00 /s adjusting"), "{}", lines[5]);
-        assert_eq!(lines.len(), 6);
+        assert!(
+            lines[6].ends_with("12.00 /s held by a full speed that does not fit"),
+            "{}",
+            lines[6]
+        );
+        assert_eq!(lines.len(), 7);
     }
 
     // Goal: what keeps a share is told as nodes tell it, beside what was said where that is something else.
@@ -533,6 +544,7 @@ mod tests {
             target: Share::from_percent(30).unwrap(),
             phase: Phase::Steered,
             is_adjusting: false,
+            is_doubted: false,
             actual: None,
             full_speed: None,
             schedule: None,
@@ -588,6 +600,7 @@ mod tests {
             target: Share::from_percent(30).unwrap(),
             phase,
             is_adjusting: false,
+            is_doubted: false,
             actual: None,
             full_speed: None,
             schedule: None,

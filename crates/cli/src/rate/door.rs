@@ -254,6 +254,7 @@ mod tests {
             target: Share::from_percent(30).unwrap(),
             phase: Phase::Steered,
             is_adjusting: false,
+            is_doubted: false,
             actual: Some(0.3),
             full_speed: Some(12.5),
             schedule: None,

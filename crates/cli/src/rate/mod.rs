@@ -63,6 +63,8 @@ pub enum News<'a> {
     Found(&'a FullSpeed),
     /// It stands so, for the first time.
     Turned(&'a RateView),
+    /// Its full speed is not what an earlier run has found, as is seen for the first time.
+    Doubted(&'a RateView),
     /// Its controller had ended, and another one goes on.
     Restarted(&'a RateView),
     /// There is no controller for it now: it stays as it is.
@@ -127,6 +129,7 @@ impl Steered {
             time,
             counts: is_counted.then(Counts::default),
             is_alone: false,
+            is_doubted: false,
             asked: None,
             on_news,
             clock,
@@ -183,6 +186,8 @@ struct Way<F> {
     phases: Vec<Phase>,
     /// It has no controller, which was said.
     is_alone: bool,
+    /// Its full speed does not fit, which was said.
+    is_doubted: bool,
     /// When agents were asked last what keeps its share.
     asked: Option<Instant>,
     on_news: F,
@@ -277,6 +282,10 @@ impl<F: FnMut(News<'_>)> Way<F> {
         self.view.state = self.keeper.state();
         if let Some(full_speed) = self.keeper.take_found() {
             (self.on_news)(News::Found(&full_speed));
+        }
+        if self.view.state.is_doubted && !self.is_doubted {
+            self.is_doubted = true;
+            (self.on_news)(News::Doubted(&self.view));
         }
         if self.keeper.take_restarted() {
             (self.on_news)(News::Restarted(&self.view));

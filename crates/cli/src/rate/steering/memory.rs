@@ -36,6 +36,12 @@ pub struct Memory {
     pub(super) again_from: Nanos,
     /// Full speed, when it was just measured.
     pub(super) found: Option<FullSpeed>,
+    /// Full speed is what an earlier run has found.
+    #[serde(default)]
+    pub(super) is_known: bool,
+    /// So many reports, one after the other, are nothing like what follows from full speed.
+    #[serde(default)]
+    pub(super) unlike: u32,
     /// A change that could not be made yet.
     pub(super) waiting: Option<Waiting>,
     /// Another target was asked for, and no report is of it yet.
@@ -97,6 +103,9 @@ pub struct State {
     /// The target is new: what the last report told was under the former one.
     #[serde(default, rename = "adjusting")]
     pub is_adjusting: bool,
+    /// Full speed is what an earlier run has found, and does not fit: it is measured when its nodes have room for that.
+    #[serde(default, rename = "doubted", skip_serializing_if = "std::ops::Not::not")]
+    pub is_doubted: bool,
     /// The part of full speed that the last report told.
     pub actual: Option<f64>,
     /// Work in a second at full speed, now.
@@ -132,6 +141,8 @@ impl Memory {
             patience: SILENT_MOST,
             again_from: fresh_from,
             found: None,
+            is_known: false,
+            unlike: 0,
             waiting: None,
             is_adjusting: false,
         })
@@ -153,12 +164,13 @@ impl Memory {
             let (controller, _) = memory.start(full_speed, Nanos::default())?;
             Ok::<_, Invalid>(Box::new(controller))
         };
+        let is_known = matches!(begins, Begins::Known(_));
         let stage = match begins {
             Begins::Measured => Stage::measured(nodes),
             Begins::Known(full_speed) => Stage::Steered(start(full_speed)?),
             Begins::Unreported => Stage::Unreported(start(guessed(full, SILENT_MOST)?)?),
         };
-        Ok(Self { stage, ..memory })
+        Ok(Self { stage, is_known, ..memory })
     }
 
     /// How far it is.
@@ -173,6 +185,11 @@ impl Memory {
         }
     }
 
+    /// Whether its full speed is another than an earlier run has found.
+    pub(super) fn is_doubted(&self) -> bool {
+        self.is_known && self.unlike >= UNLIKE_MOST
+    }
+
     /// How it stands.
     pub fn state(&self) -> State {
         let (target, phase, is_adjusting) = (self.wanted.target, self.phase(), self.is_adjusting);
@@ -182,6 +199,7 @@ impl Memory {
             target,
             phase,
             is_adjusting,
+            is_doubted: self.is_doubted(),
             actual,
             full_speed,
             schedule,
@@ -234,6 +252,8 @@ pub(super) fn guessed(full: CpuPpm, silent: Nanos) -> Result<FullSpeed, Invalid>
     FullSpeed::new(1.0 / silent.as_secs_f64(), &[full])
 }
 
+/// So many reports are no hiccup of a machine.
+const UNLIKE_MOST: u32 = 10;
 /// Programs read their input first; after this nothing is expected any more. It is doubled each time, since something
 /// may come all the same,
 pub(super) const SILENT_MOST: Nanos = Nanos::from_secs(60);

@@ -255,7 +255,9 @@ impl<N: Nodes> Steering<N> {
         self.memory.silent = None;
         self.ask_again(at);
         // Where nodes do not tell what it uses, there is nothing to measure yet.
-        if matches!(self.memory.stage, Stage::Unreported(_)) && self.memory.untold.is_none() {
+        let is_measurable = self.memory.untold.is_none();
+        let is_unreported = matches!(self.memory.stage, Stage::Unreported(_));
+        if is_measurable && (is_unreported || self.memory.is_doubted()) {
             self.measure_again(at);
         }
     }
@@ -307,10 +309,14 @@ impl<N: Nodes> Steering<N> {
                     _ => report,
                 };
                 // Until its schedules are in force, reports are of the former target.
-                if self.memory.waiting.is_none() && controller.pending().is_none() {
+                let is_of_target = self.memory.waiting.is_none() && controller.pending().is_none();
+                let proposal = controller.report(report).unwrap_or_default();
+                if is_of_target {
                     self.memory.is_adjusting = false;
+                    let unlike = if is_unlike(controller) { self.memory.unlike + 1 } else { 0 };
+                    self.memory.unlike = unlike;
                 }
-                controller.report(report).unwrap_or_default()
+                proposal
             }
             // Its nodes cannot have all CPU now: there is no full speed to compare with.
             Stage::Unreported(_) => return,
@@ -370,6 +376,7 @@ impl<N: Nodes> Steering<N> {
             (self.memory.marks, self.memory.waiting) = (Marks::default(), None);
             self.memory.fresh_from = since;
             self.memory.stage = Stage::measured(self.memory.nodes);
+            self.memory.is_known = false;
         }
     }
 
@@ -447,6 +454,18 @@ impl Aimed {
     }
 }
 
+/// Whether it runs at less than half of its target, or does other work than that of which full speed is known. One that polls does
+/// not tell what work costs, unless by how much faster it is: one that sleeps may be faster since it waits for its disk.
+fn is_unlike(controller: &Controller) -> bool {
+    let Some(actual) = controller.view().actual else { return false };
+    let settings = controller.settings();
+    let [target, threshold] = [settings.target, settings.threshold].map(Share::as_f64);
+    let is_slow = actual < target / UNLIKE_FROM;
+    let is_fast = actual > target * UNLIKE_FROM && !settings.full_speed.is_followed();
+    let is_off = (is_slow || is_fast) && (actual - target).abs() > threshold;
+    is_off || settings.full_speed.has_changed()
+}
+
 /// Whether these, one for each node or one for all, are no more than each could have.
 fn fit(schedules: &[Schedule], free: &[CpuPpm]) -> bool {
     match schedules {
@@ -466,6 +485,8 @@ const MEASURE_AGAIN: Nanos = Nanos::from_secs(10);
 /// For how long it has all its CPU while its nodes do not tell what it uses of that: one who is asked through a remote shell
 /// may take half a minute to be found away.
 const UNTOLD_MOST: Nanos = Nanos::from_secs(30);
+/// Neither feedback nor processors are so far off.
+const UNLIKE_FROM: f64 = 2.0;
 /// What people would type in.
 const TENTH_OF_PERCENT: u32 = 1_000;
 /// Nodes that use so much of what the busiest does have the same share.

@@ -42,6 +42,41 @@ fn a_full_speed_that_is_known_needs_no_full_speed() {
     assert_eq!(run.steering.take_found(), None, "nothing was measured");
 }
 
+// Goal: an input that makes iterations several times longer or shorter than those of the run that has found full speed is
+// noticed: full speed is measured again once nodes have room for that, and until then it is said not to fit. Method: a full
+// speed that is none of the program's, on nodes that are full at first.
+#[test]
+fn a_full_speed_that_was_of_other_work_is_measured_again() {
+    let mut first = Run::start(30);
+    first.mean(200);
+    let found = first.steering.take_found().unwrap();
+    // What is known to use all of its processors is taken to poll: its work does not tell what it costs.
+    for (times, used) in [(0.1, 52), (0.3, 52), (3.0, 52), (10.0, 52), (0.1, 100), (10.0, 100)] {
+        let used = CpuPpm::from_percent(used);
+        let known =
+            FullSpeed::new(found.rate() * times, &[used; 2]).unwrap().as_one_if_alike(ALIKE);
+        let mut run = Run::beginning(30, Begins::Known(known));
+        run.answer(Some(Applied::Refused { reason: "n1 is full".into() }), false);
+        run.mean(20);
+        assert!(!run.steering.state().is_doubted, "{times}: it may pass");
+        run.mean(300);
+        assert!(run.steering.state().is_doubted, "{times}: {:?}", run.steering.state());
+        assert_eq!((run.steering.phase(), run.changes()), (Phase::Steered, 1));
+        run.answer(None, false);
+        run.mean(400);
+        let state = run.steering.state();
+        assert!(run.steering.take_found().is_some(), "{times}: later runs know it");
+        assert_eq!((state.phase, state.is_doubted), (Phase::Steered, false), "{times}");
+        let mean = run.mean(400);
+        assert!((mean - 0.3).abs() < 0.02, "{times}: {mean}");
+        run.steering.memory.unlike = 100;
+        assert!(
+            !run.steering.state().is_doubted,
+            "what this run has measured is as good as it gets"
+        );
+    }
+}
+
 // Goal: ranks that work unequally have shares of their own, so that nothing is reserved that nobody uses, and the
 // rate is held all the same. Method: one rank computes half of what the other does, or hardly anything.
 #[test]
