@@ -123,6 +123,9 @@ impl<'a> Reserved<'a> {
             News::Restarted(RateView { job, .. }) => {
                 eprintln!("{job}: its controller had ended; another one goes on from what it knew");
             }
+            News::Unprinted { view: RateView { job, .. }, reason } => {
+                eprintln!("{job}: the command that is to print its progress does not: {reason}");
+            }
             News::Alone { view: RateView { job, .. }, reason } => {
                 eprintln!("{job} stays as it is, without a controller: {reason}");
             }

@@ -25,7 +25,7 @@ pub mod steering;
 use crate::cluster::Cluster;
 use anyhow::Result;
 use controller::Event;
-use counted::Counts;
+use counted::{Counts, Look};
 use door::{Answer, Asked, Door, RateView};
 use inbox::{Inbox, Input, Inputs, inbox};
 use keeper::{Keeper, Running};
@@ -35,10 +35,11 @@ use keeptime_model::application::{Application, ProgressSource};
 use keeptime_model::units::{CpuPpm, Nanos};
 use limit::{Allowed, RunTime};
 use nodes::GrantedNodes;
+use printed::Printed;
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use steering::{Aimed, Begins, Memory, Phase, Wanted};
+use steering::{Aimed, Begins, Memory, Nodes, Phase, Used, Wanted};
 
 /// Steers one run until it is dropped.
 #[derive(Debug)]
@@ -65,6 +66,13 @@ pub enum News<'a> {
     Turned(&'a RateView),
     /// Its full speed is not what an earlier run has found, as is seen for the first time.
     Doubted(&'a RateView),
+    /// The command that is to print its progress does not.
+    Unprinted {
+        /// How it stands.
+        view: &'a RateView,
+        /// Why not.
+        reason: &'a str,
+    },
     /// Its controller had ended, and another one goes on.
     Restarted(&'a RateView),
     /// There is no controller for it now: it stays as it is.
@@ -120,14 +128,13 @@ impl Steered {
         let door = Door::open(&cluster.rates_directory(), reservation.handle, move |asked| {
             asks.ask(asked)
         })?;
-        let is_counted = application.progress_source() == Some(ProgressSource::MpiCalls);
         let way = Way {
             keeper,
             // How it begins is said when it is started.
             phases: vec![view.state.phase],
             view,
             time,
-            counts: is_counted.then(Counts::default),
+            counting: Counting::of(application.progress_source(), clock),
             is_alone: false,
             is_doubted: false,
             asked: None,
@@ -180,8 +187,8 @@ struct Way<F> {
     keeper: Keeper<GrantedNodes>,
     view: RateView,
     time: RunTime,
-    /// Where MPI calls tell of progress.
-    counts: Option<Counts>,
+    /// Where its lines do not tell of progress.
+    counting: Option<Counting>,
     /// Those in which it was.
     phases: Vec<Phase>,
     /// It has no controller, which was said.
@@ -198,7 +205,7 @@ impl<F: FnMut(News<'_>)> Way<F> {
     /// Until it has ended. How it stood then.
     fn go(mut self, inputs: &Inputs) -> RateView {
         let (mut ticked, mut looked) = (Instant::now(), Instant::now());
-        let pause = if self.counts.is_some() { LOOK_EVERY } else { TICK };
+        let pause = if self.counting.is_some() { LOOK_EVERY } else { TICK };
         loop {
             match inputs.next(pause) {
                 // What it says is about later reports.
@@ -212,7 +219,7 @@ impl<F: FnMut(News<'_>)> Way<F> {
                 Some(Input::Ended) => return self.view,
                 None => {}
             }
-            if self.counts.is_some() && looked.elapsed() >= LOOK_EVERY {
+            if self.counting.is_some() && looked.elapsed() >= LOOK_EVERY {
                 looked = Instant::now();
                 self.look();
             }
@@ -236,17 +243,24 @@ impl<F: FnMut(News<'_>)> Way<F> {
         }
     }
 
-    /// What agents count of its MPI calls by now.
+    /// What is counted of its work by now.
     fn look(&mut self) {
-        let at = self.clock.elapsed().into();
-        let looks = self.keeper.nodes().look();
-        let event = match (looks, &mut self.counts) {
-            (Some(looks), Some(counts)) => counts.take(looks).map(Event::Counted),
-            (None, Some(_)) => Some(Event::Uncounted { at }),
-            (_, None) => None,
+        let Some(Counting { counts, printed }) = &mut self.counting else { return };
+        let (at, nodes) = (self.clock.elapsed().into(), self.keeper.nodes());
+        let told = match printed {
+            None => nodes.look().map(|looks| counts.take(looks)),
+            Some(printed) => {
+                nodes.used().map(|used| counts.take_with(looks(used), printed.newest()))
+            }
         };
-        if let Some(event) = event {
+        let failure = printed.as_ref().and_then(Printed::take_failure);
+        if let Some(event) =
+            told.map_or(Some(Event::Uncounted { at }), |told| told.map(Event::Counted))
+        {
             drop(self.tell(&event));
+        }
+        if let Some(reason) = failure {
+            (self.on_news)(News::Unprinted { view: &self.view, reason: &reason });
         }
     }
 
@@ -313,6 +327,30 @@ impl<F: FnMut(News<'_>)> Way<F> {
             (self.on_news)(News::Short { view: &self.view, reason: &reason });
         }
     }
+}
+
+/// What counts a run's work and is asked for it now and then.
+#[derive(Debug)]
+struct Counting {
+    counts: Counts,
+    /// The command that prints it; nothing where agents count MPI calls.
+    printed: Option<Printed>,
+}
+
+impl Counting {
+    fn of(source: Option<ProgressSource<'_>>, clock: Instant) -> Option<Self> {
+        let printed = match source? {
+            ProgressSource::MpiCalls => None,
+            ProgressSource::Command(command) => Some(Printed::start(command, clock)),
+            _ => return None,
+        };
+        Some(Self { counts: Counts::default(), printed })
+    }
+}
+
+/// What nodes tell of a job of which they count nothing.
+fn looks(Used { at, each }: Used) -> Vec<Look> {
+    each.into_iter().map(|used| Look { at, used, count: None }).collect()
 }
 
 /// How often it is looked whether reports stay away.
