@@ -202,6 +202,7 @@ mod tests {
             limit_nanos: Nanos::from_secs(60),
             cpu_mechanism: CpuMechanism::Auto,
             cpu_kept_by: BTreeMap::new(),
+            follows: None,
         }
     }
 

@@ -251,8 +251,18 @@ pub fn set(command: &RateCommand) -> Result<Ending> {
     let RateCommand::Set { job, rate, json, place } = command;
     let runs = place::find(place)?.rates_directory();
     match door::ask(&runs, *job, Asked::Set { target: *rate })? {
-        Answer::State(view) => tell_set(view, None, *json),
-        Answer::Follows { view, reason } => tell_set(view, Some(&reason), *json),
+        Answer::State(view) if *json => print_json(&view).map(|()| Ending::Done),
+        Answer::State(view) => {
+            let (rate, limit) = (view.state.target, view.limit_nanos);
+            print!("{}", table(std::slice::from_ref(&view)));
+            println!("{job} is ended when it has run for {}", limit.rounded());
+            if let Some(reason) = view.follows {
+                println!(
+                    "{job} is not held at {rate} yet, but will be without being asked again: {reason}"
+                );
+            }
+            Ok(Ending::Done)
+        }
         Answer::Refused { reason } if *json => {
             print_json(&serde_json::json!({ "job": job, "refusal": reason }))?;
             Ok(Ending::Refused)
@@ -262,31 +272,6 @@ pub fn set(command: &RateCommand) -> Result<Ending> {
             Ok(Ending::Refused)
         }
     }
-}
-
-/// What `keeptime rate set --json` prints: as `keeptime top --json`, and why the rate follows, if it does.
-#[derive(Debug, Serialize)]
-struct Set<'a> {
-    #[serde(flatten)]
-    view: &'a RateView,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    follows: Option<&'a str>,
-}
-
-fn tell_set(view: RateView, follows: Option<&str>, json: bool) -> Result<Ending> {
-    if json {
-        print_json(&Set { view: &view, follows })?;
-        return Ok(Ending::Done);
-    }
-    let (job, rate, limit) = (view.job, view.state.target, view.limit_nanos.rounded());
-    print!("{}", table(&[view]));
-    println!("{job} is ended when it has run for {limit}");
-    if let Some(reason) = follows {
-        println!(
-            "{job} is not held at {rate} yet, but will be without being asked again: {reason}"
-        );
-    }
-    Ok(Ending::Done)
 }
 
 /// What is told where there is nothing to show.
@@ -509,6 +494,7 @@ mod tests {
             limit_nanos: Nanos::from_secs(60),
             cpu_mechanism: CpuMechanism::Auto,
             cpu_kept_by: BTreeMap::new(),
+            follows: None,
         };
         let rank_cpu_ppm = [15, 6].map(CpuPpm::from_percent).to_vec();
         let unequal = State { rank_cpu_ppm, ..held.clone() };
@@ -562,6 +548,7 @@ mod tests {
             limit_nanos: Nanos::from_secs(60),
             cpu_mechanism,
             cpu_kept_by: kept.iter().map(|(node, by)| (node.parse().unwrap(), *by)).collect(),
+            follows: None,
         };
         let (here, there) = (("n1", Some(Deadline)), ("n2", Some(Bandwidth)));
         let cases = [
@@ -618,6 +605,7 @@ mod tests {
             limit_nanos: Nanos::from_secs(60),
             cpu_mechanism: CpuMechanism::Auto,
             cpu_kept_by: BTreeMap::new(),
+            follows: None,
         };
         assert_eq!(turned(&view), "r7 is held at 30 % of full speed from now on");
         let silent = RateView { state: state(Phase::Unreported), ..view };

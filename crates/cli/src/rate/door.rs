@@ -44,13 +44,6 @@ pub enum Asked {
 pub enum Answer {
     /// It stands so now.
     State(RateView),
-    /// It stands so, and will be held at the rate that was asked for without being asked again.
-    Follows {
-        /// How it stands.
-        view: RateView,
-        /// Why it is not held at that yet, in the user's words.
-        reason: String,
-    },
     /// It stays at its former rate.
     Refused {
         /// Why, in the user's words.
@@ -78,6 +71,10 @@ pub struct RateView {
     /// What keeps it, on every node that has told so lately; nothing there: nothing does.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cpu_kept_by: BTreeMap<Name, Option<CpuMechanism>>,
+    /// Told to who has set its target: it is not held at that yet, but will be without being asked again. Why not, in the user's
+    /// words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<String>,
 }
 
 /// Answers until it is dropped.
@@ -267,7 +264,17 @@ mod tests {
         let kept = [("n1", Some(CpuMechanism::Deadline)), ("n2", None)];
         let kept = kept.map(|(node, by)| (node.parse().unwrap(), by));
         let cpu_kept_by = BTreeMap::from(kept);
-        RateView { job, application, nodes, state, limit_nanos, cpu_mechanism, cpu_kept_by }
+        let follows = None;
+        RateView {
+            job,
+            application,
+            nodes,
+            state,
+            limit_nanos,
+            cpu_mechanism,
+            cpu_kept_by,
+            follows,
+        }
     }
 
     // Goal: what a run of another version says is understood. Method: without what was added later.

@@ -122,6 +122,7 @@ impl Steered {
             limit_nanos: allowed.get(),
             cpu_mechanism: reservation.request.cpu_mechanism,
             cpu_kept_by: BTreeMap::new(),
+            follows: None,
         };
         let (inbox, inputs) = inbox();
         let asks = inbox.clone();
@@ -238,7 +239,9 @@ impl<F: FnMut(News<'_>)> Way<F> {
         let view = self.view.clone();
         match told {
             Ok(Aimed::Now) => Answer::State(view),
-            Ok(Aimed::Later { reason }) => Answer::Follows { view, reason },
+            Ok(Aimed::Later { reason }) => {
+                Answer::State(RateView { follows: Some(reason), ..view })
+            }
             Err(reason) => Answer::Refused { reason },
         }
     }
