@@ -3,7 +3,7 @@
 //! * [`steering`]: from progress to schedules; decides, and asks nobody itself;
 //! * [`controller`]: that in a process of its own, which may be killed;
 //! * [`keeper`]: sees to it that there is one, and carries out what it wants;
-//! * [`inbox`]: what it is told, the most urgent first;
+//! * [`inbox`](mod@inbox): what it is told, the most urgent first;
 //! * [`limit`]: how long the run may take at its rate;
 //! * [`counted`]: progress as agents count it by MPI calls, or as a command prints it;
 //! * [`printed`]: that command;

@@ -220,11 +220,13 @@ mod tests {
     use crate::carriers::Carriers;
     use crate::directory::protocol::ContextInfo;
     use crate::door::Callers;
+    use crate::frame::VERSION;
 
     fn introduction(id: ContextId) -> Introduction {
         let (node, owner, callers) = ("n2".into(), 0, Callers::SameUser);
         let (addresses, carriers) = (Vec::new(), Carriers::default());
-        let context = ContextInfo { id, node, owner, callers, addresses, carriers };
+        let speaks = VERSION;
+        let context = ContextInfo { id, node, owner, callers, addresses, carriers, speaks };
         Introduction { context, pass: None }
     }
 
