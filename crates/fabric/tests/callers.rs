@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{LONG, Node, Way, key, until};
+use common::{LONG, Node, Way, key, told, until};
 use keeptime_fabric::directory::client::Client;
 use keeptime_fabric::directory::protocol::{ContextInfo, Reply, Snapshot, Update, encode, read};
 use keeptime_fabric::directory::seal::{End, HAIL, Hail, SEAL, Sealer, Sealers};
@@ -246,8 +246,7 @@ fn a_context_of_another_version_is_not_called() {
     let node = Node::start("n1", &[]);
     for (number, speaks) in [(1, frame::VERSION - 1), (2, frame::VERSION + 1)] {
         let (id, addresses) = (ContextId::new(number), vec![([127, 0, 0, 1], 7).into()]);
-        let (name, callers, carriers) = (String::new(), Callers::SameUser, Carriers::default());
-        let info = ContextInfo { id, node: name, owner: 0, callers, addresses, carriers, speaks };
+        let info = ContextInfo { speaks, ..told(id, addresses, Carriers::default()) };
         let _there = Client::connect(&node.config.name, info).unwrap();
         for way in [WAY, Way::Memory(Wait::Block)] {
             let sender = node.context(way).register(attrs! {}).unwrap();
@@ -271,16 +270,7 @@ fn a_caller_takes_what_the_directory_says_that_both_speak() {
     for (number, carriers) in [(1, Carriers::default()), (2, udp)] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (id, addresses) = (ContextId::new(number), vec![listener.local_addr().unwrap()]);
-        let (name, callers) = (String::new(), Callers::SameUser);
-        let info = ContextInfo {
-            id,
-            node: name,
-            owner: 0,
-            callers,
-            addresses,
-            carriers,
-            speaks: frame::VERSION,
-        };
+        let info = told(id, addresses, carriers);
         let _there = Client::connect(&node.config.name, info).unwrap();
         let mut settings = node.settings(Way::Udp(Wait::Block));
         settings.close_time = Duration::ZERO;

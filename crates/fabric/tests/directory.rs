@@ -4,15 +4,14 @@
 
 mod common;
 
-use common::{LONG, Node, Way, until};
+use common::{LONG, Node, Way, told, until};
 use keeptime_fabric::directory::Server;
 use keeptime_fabric::directory::client::{Client, DirectoryError};
 use keeptime_fabric::directory::protocol::{Answer, VERSION, decode, encode};
-use keeptime_fabric::frame;
 use keeptime_fabric::region::{PlainMemories, RegionServer, RegionServerConfig};
 use keeptime_fabric::{
-    Callers, Carriers, Config, Context, ContextId, ContextInfo, Event, FindError, Match, Protocol,
-    Record, RegisterError, Tag, Wait, attrs,
+    Carriers, Config, Context, ContextId, Event, FindError, Match, Protocol, Record, RegisterError,
+    Tag, Wait, attrs,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -58,17 +57,8 @@ fn nobody_is_said_to_be_where_his_node_is_not() {
     let (own, foreign): (SocketAddr, SocketAddr) =
         (([127, 0, 0, 1], 7).into(), ([192, 0, 2, 1], 22).into());
     let (id, addresses) = (ContextId::new(7), vec![foreign, own]);
-    let (name, callers) = (String::new(), Callers::SameUser);
     let carriers = Carriers::default().with(Protocol::Ucx);
-    let context = ContextInfo {
-        id,
-        node: name,
-        owner: 0,
-        callers,
-        addresses,
-        carriers,
-        speaks: frame::VERSION,
-    };
+    let context = told(id, addresses, carriers);
     let client = Client::connect(&node.config.name, context).unwrap();
     let found = client.resolve(id).unwrap().unwrap();
     assert_eq!((found.context.addresses, found.context.carriers), (vec![own], carriers));

@@ -4,14 +4,14 @@
 
 mod common;
 
-use common::{LONG, Node, WAYS, Way, until};
+use common::{LONG, Node, WAYS, Way, told, until};
 use keeptime_fabric::directory::client::Client;
 use keeptime_fabric::flow::{AHEAD_MOST, WINDOW, WINDOW_CARRIED, charge};
-use keeptime_fabric::frame::{self, Carrier, Greeting};
+use keeptime_fabric::frame::{Carrier, Greeting};
 use keeptime_fabric::id::Place;
 use keeptime_fabric::{
-    BitsPerSecond, Buffer, Callers, Carriers, Context, ContextId, ContextInfo, Match, Message,
-    Reason, RecvError, Resource, ResourceId, SendError, Tag, Wait, attrs,
+    BitsPerSecond, Buffer, Carriers, Context, ContextId, Match, Message, Reason, RecvError,
+    Resource, ResourceId, SendError, Tag, Wait, attrs,
 };
 use nix::sys::socket::{Backlog, listen};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -640,16 +640,7 @@ fn silent(
         }
     }
     let (id, addresses) = (ContextId::new(port.into()), (1..=addresses).map(at).collect());
-    let (name, callers, carriers) = (String::new(), Callers::SameUser, Carriers::default());
-    let info = ContextInfo {
-        id,
-        node: name,
-        owner: 0,
-        callers,
-        addresses,
-        carriers,
-        speaks: frame::VERSION,
-    };
+    let info = told(id, addresses, Carriers::default());
     let client = Client::connect(&node.config.name, info).unwrap();
     let place = Place { slot: 0, generation: 0 };
     (client, ResourceId { context: id, place }, early)

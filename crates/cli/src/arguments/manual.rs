@@ -404,9 +404,9 @@ Programs take messages of their own user's and root's, wherever these run,
 unless they say otherwise. `ls` shows whose a resource is, and which are for
 every user.
 
-On a node with several networks, --address 0.0.0.0:7400 listens on all of them,
-and the daemon passes on messages between nodes that share no network
-(--no-bridge: it does not).
+On a node with several networks, --address 0.0.0.0:7400 listens on all of them
+([::]:7400: over IPv6 too), and the daemon passes on messages between nodes that
+share no network (--no-bridge: it does not).
 
 Then, on any of them:
 

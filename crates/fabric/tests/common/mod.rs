@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use keeptime_fabric::directory::{Server, ServerConfig};
-use keeptime_fabric::{ClusterKey, Config, Context, Protocol, Wait};
+use keeptime_fabric::{
+    Callers, Carriers, ClusterKey, Config, Context, ContextId, ContextInfo, Protocol, Wait, frame,
+};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
@@ -44,6 +46,12 @@ pub const WAYS: &[Way] = &[
 /// The key that a text makes.
 pub fn key(text: &str) -> ClusterKey {
     ClusterKey::from_text(text).unwrap()
+}
+
+/// What a program tells a directory of a context that is none of this library's.
+pub fn told(id: ContextId, addresses: Vec<SocketAddr>, carriers: Carriers) -> ContextInfo {
+    let (node, owner, callers, speaks) = (String::new(), 0, Callers::SameUser, frame::VERSION);
+    ContextInfo { id, node, owner, callers, addresses, carriers, speaks }
 }
 
 /// What `look` gives, as soon as it gives something.
