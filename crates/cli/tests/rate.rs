@@ -336,9 +336,8 @@ fn programs_that_cannot_tell_begin_beside_each_other() {
 #[test]
 fn a_program_is_held_by_what_a_command_prints() {
     let Some(world) = World::new("ratecommand", 40) else { return };
-    // Nodes have a /tmp of their own.
-    let shared = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let turns = shared.path().join("turns").display().to_string();
+    // Nodes see where the lab was made.
+    let turns = world.directory.path().join("turns").display().to_string();
     let path = application(&world, &TURNS.replace("echo turn", &format!("echo >> {turns}")));
     let told = fs::read_to_string(&path).unwrap();
     let printed = told.replace("\"turn\"", &format!("{{ command = \"wc -l {turns}\" }}"));

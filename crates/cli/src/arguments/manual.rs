@@ -553,10 +553,10 @@ Policies:
                   the fewest, with the first setting of the profile that is fast
                   enough where nobody else is, and share processors and links
 
-A unit takes what the profile says, on nodes like those on which it was measured:
-a cluster with faster processors is not simulated by another topology. What
-bandwidth brings that was not measured, nobody knows. Time that a program needs
-to be started is left out.
+A unit takes what the profile says, on nodes like those on which that was
+measured: a cluster with faster processors is not simulated by another topology.
+What bandwidth brings that was not measured, nobody knows. The time that a
+program needs to be started is left out.
 
 The table: requests; those that ran (admitted); those whose units took no longer
 than was wanted, of all; how long they waited until they ran; the time of a unit
