@@ -9,6 +9,7 @@ use crate::progress::{Progress, lock};
 use crate::sockets::{self, accepted, call, expect_trusted, receive};
 use crate::transport::native::{self, Library};
 use crate::transport::{self, Ends};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessage, MsgFlags, SockType, sendmsg};
 use nix::unistd::geteuid;
 use std::collections::BTreeMap;
@@ -123,22 +124,31 @@ impl Listeners {
     /// or has not said yet who it is.
     pub fn hear_callers(&self, host: &impl Host) -> Option<Instant> {
         let mut callers = lock(&self.callers);
-        let listeners = [NEIGHBOURS, REMOTES];
-        let are_left = listeners.map(|listener| self.take_some(listener, &mut callers, host));
+        for listener in [NEIGHBOURS, REMOTES] {
+            self.take_some(listener, &mut callers, host);
+        }
         let waiting: Vec<_> = callers.waiting.keys().copied().collect();
         waiting.into_iter().for_each(|token| self.hear(token, &mut callers, host));
         let now = Instant::now();
-        if are_left.contains(&true) {
+        if self.are_called() {
             return Some(now + TURN);
         }
         let last = callers.waiting.values().map(|silent| silent.since + SILENT_MOST).max();
         last.filter(|until| *until > now)
     }
 
-    /// Takes those that have called there, as far as they have their turn. Returns whether some may be left.
-    fn take_some(&self, listener: u64, callers: &mut Callers, host: &impl Host) -> bool {
+    /// Takes those that have called there, as far as they have their turn.
+    fn take_some(&self, listener: u64, callers: &mut Callers, host: &impl Host) {
         let next = iter::from_fn(|| self.next(listener)).take(TAKEN_MOST);
-        next.map(|caller| self.take(caller, callers, host)).count() == TAKEN_MOST
+        next.for_each(|caller| self.take(caller, callers, host));
+    }
+
+    /// Whether callers are there that are not taken: more than had their turn, or than there were descriptors for.
+    fn are_called(&self) -> bool {
+        let of = |listener| PollFd::new(listener, PollFlags::POLLIN);
+        let mut watched = [of(self.neighbours.as_fd()), of(self.remotes.as_fd())];
+        // Interrupted: as if there were some.
+        poll(&mut watched, PollTimeout::ZERO) != Ok(0)
     }
 
     /// The next that has called there.

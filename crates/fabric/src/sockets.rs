@@ -67,7 +67,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
     let both = || {
         let socket = bind_ipv6(SockType::Stream, false, address.port())?;
-        nix::sys::socket::listen(&socket, Backlog::MAXCONN)?;
+        nix::sys::socket::listen(&socket, Backlog::MAXALLOWABLE)?;
         Ok(TcpListener::from(socket))
     };
     let alone = || listen_at((Ipv4Addr::UNSPECIFIED, address.port()).into());
@@ -76,7 +76,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
-    nix::sys::socket::listen(&listener, Backlog::MAXCONN)?;
+    nix::sys::socket::listen(&listener, Backlog::MAXALLOWABLE)?;
     Ok(listener)
 }
 

@@ -44,6 +44,8 @@ pub(super) struct CpuKept {
     pub by: Option<CpuMechanism>,
     /// Why not what would go before that; or why not all of it.
     pub obstacle: Option<String>,
+    /// The first of these: why a mechanism does not that was tried before.
+    passed: Option<Obstacle>,
     /// What is not left to what belongs to no job.
     taken: CpuPpm,
 }
@@ -119,28 +121,30 @@ impl CpuKeeper {
         if !has_share(assignment) {
             return self.let_go(job, group);
         }
-        let mut obstacle = None;
+        let mut passed = None;
         for mechanism in mechanisms(assignment, &self.found) {
             match self.try_by(mechanism, assignment, group)? {
                 Ok(Way { lacking, limit, taken }) => {
-                    let obstacle = obstacle.or(lacking);
-                    self.note(job, CpuKept { by: Some(mechanism), obstacle, taken });
+                    let obstacle = passed.clone().or(lacking);
+                    self.note(job, CpuKept { by: Some(mechanism), obstacle, passed, taken });
                     return Ok(self.limit(job.as_str(), group, limit)?);
                 }
-                Err(why) => obstacle = obstacle.or(Some(why)),
+                Err(why) => passed = passed.or(Some(why)),
             }
         }
-        if obstacle.is_none() {
+        if passed.is_none() {
             return Err("nothing here keeps a share of the CPU".into());
         }
         // Other jobs have theirs all the same, and that this one has none is said.
-        self.note(job, CpuKept { by: None, obstacle, taken: assignment.cpu_ppm });
+        let (obstacle, taken) = (passed.clone(), assignment.cpu_ppm);
+        self.note(job, CpuKept { by: None, obstacle, passed, taken });
         Ok(group.create()?)
     }
 
     /// A job without a share has a group, by which its packets are known, and nothing that kept a share before.
     fn let_go(&mut self, job: &Name, group: &Group) -> Result<(), BoxedError> {
-        let nothing = CpuKept { by: None, obstacle: None, taken: CpuPpm::default() };
+        let taken = CpuPpm::default();
+        let nothing = CpuKept { by: None, obstacle: None, passed: None, taken };
         if self.kept.get(job) != Some(&nothing) {
             self.schedules.release(group)?;
             if self.found.has(Feature::CpuDeadline) {
@@ -287,14 +291,14 @@ impl CpuKeeper {
     /// Why a job that is scheduled from user space instead of by deadlines still is: as long as its processes are the
     /// same, asking again would only take their schedules from them meanwhile.
     fn still_in_the_way(&self, job: &Name, group: &Group, tasks: &[Task]) -> Option<Obstacle> {
-        let Some(CpuKept { by: Some(CpuMechanism::UserLevel), obstacle: Some(obstacle), .. }) =
+        let Some(CpuKept { by: Some(CpuMechanism::UserLevel), passed: Some(passed), .. }) =
             self.kept.get(job)
         else {
             return None;
         };
         let carriers: BTreeSet<i32> =
             deadline::carriers(tasks).into_iter().map(|task| task.pid).collect();
-        self.schedules.schedules(group, &carriers).then(|| obstacle.clone())
+        self.schedules.schedules(group, &carriers).then(|| passed.clone())
     }
 
     fn try_from_user_space(
@@ -545,6 +549,9 @@ mod tests {
         assert_eq!(kept.by, Some(CpuMechanism::UserLevel));
         let why = kept.obstacle.as_ref().unwrap();
         assert!(why.contains("at most 98 %, and 400 % was asked for"), "{why}");
+        // Once it has a period, deadlines are tried, which nothing has kept from it.
+        let tasks = deadline::observe(&group.pids().unwrap()).unwrap();
+        assert_eq!(keeper.still_in_the_way(&job.job, &group, &tasks), None);
     }
 
     /// A job's group of files in the place of the kernel's, and what keeps 40 % for it.

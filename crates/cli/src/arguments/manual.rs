@@ -534,7 +534,7 @@ that the result comes of, "log", what is told of a log on stderr, and
 
 Exit codes: 0 done, 2 error, 64 usage."#;
 
-/// Below `keeptime sim sites --help`.
+/// Below `keeptime sim goals --help`.
 pub const SIM_GOALS: &str = r#"How many users could have what they want of a cluster, of applications that were
 measured on another one? Users come at random, each wants one of the
 applications within its time, and has --units of it done:
@@ -565,6 +565,7 @@ result comes of but the profiles, and "summaries", one for each policy. The same
 arguments and profiles give the same numbers.
 "#;
 
+/// Below `keeptime sim sites --help`.
 pub const SIM_SITES: &str = r#"How many nodes do web sites need that share a cluster, and what does a failure
 do to them? Neither the cluster nor the sites have to be there:
 

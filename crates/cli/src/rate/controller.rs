@@ -32,11 +32,13 @@ pub enum Event {
     },
     /// MPI calls told of progress.
     Counted(Told),
-    /// Nobody told what MPI calls tell.
+    /// Nobody told what MPI calls tell, or what the program has used.
     Uncounted {
         /// When it was asked.
         at: Nanos,
     },
+    /// After that all have told what it has used.
+    Answered,
     /// Time passes.
     Tick {
         /// It is now.
@@ -141,6 +143,7 @@ pub fn serve(from: impl BufRead, to: impl Write) -> io::Result<()> {
             Event::Progress { work, at } => steering.progress(work, at),
             Event::Counted(told) => steering.counted(told),
             Event::Uncounted { at } => steering.uncounted(at),
+            Event::Answered => steering.answered(),
             Event::Tick { now } => steering.tick(now),
             Event::Set { target } => aimed = steering.set(target),
         }

@@ -248,18 +248,14 @@ impl<F: FnMut(News<'_>)> Way<F> {
 
     /// What is counted of its work by now.
     fn look(&mut self) {
-        let Some(Counting { counts, printed }) = &mut self.counting else { return };
+        let Some(counting) = &mut self.counting else { return };
         let (at, nodes) = (self.clock.elapsed().into(), self.keeper.nodes());
-        let told = match printed {
-            None => nodes.look().map(|looks| counts.take(looks)),
-            Some(printed) => {
-                nodes.used().map(|used| counts.take_with(looks(used), printed.newest()))
-            }
+        let looks = match counting.printed {
+            None => nodes.look(),
+            Some(_) => nodes.used().map(without_counts),
         };
-        let failure = printed.as_ref().and_then(Printed::take_failure);
-        if let Some(event) =
-            told.map_or(Some(Event::Uncounted { at }), |told| told.map(Event::Counted))
-        {
+        let failure = counting.printed.as_ref().and_then(Printed::take_failure);
+        if let Some(event) = counting.take(looks, at) {
             drop(self.tell(&event));
         }
         if let Some(reason) = failure {
@@ -338,6 +334,8 @@ struct Counting {
     counts: Counts,
     /// The command that prints it; nothing where agents count MPI calls.
     printed: Option<Printed>,
+    /// Whether not all nodes told what it has used when they were asked last.
+    is_untold: bool,
 }
 
 impl Counting {
@@ -347,12 +345,28 @@ impl Counting {
             ProgressSource::Command(command) => Some(Printed::start(command, clock)),
             _ => return None,
         };
-        Some(Self { counts: Counts::default(), printed })
+        Some(Self { counts: Counts::default(), printed, is_untold: false })
+    }
+
+    /// What follows from what nodes tell when they are asked `at` an instant; nothing where one does not answer.
+    fn take(&mut self, looks: Option<Vec<Look>>, at: Nanos) -> Option<Event> {
+        let Some(looks) = looks else {
+            self.is_untold = true;
+            return Some(Event::Uncounted { at });
+        };
+        // Where nothing is enforced, nothing is counted either.
+        let is_used = looks.iter().any(|look| look.used > Nanos::default());
+        let told = match &self.printed {
+            None => self.counts.take(looks),
+            Some(printed) => self.counts.take_with(looks, printed.newest()),
+        };
+        let again = is_used && std::mem::take(&mut self.is_untold);
+        told.map(Event::Counted).or(again.then_some(Event::Answered))
     }
 }
 
 /// What nodes tell of a job of which they count nothing.
-fn looks(Used { at, each }: Used) -> Vec<Look> {
+fn without_counts(Used { at, each }: Used) -> Vec<Look> {
     each.into_iter().map(|used| Look { at, used, count: None }).collect()
 }
 
@@ -364,3 +378,25 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const ASK_EVERY: Duration = Duration::from_secs(5);
 /// Lines are told no more often than this: reports span a second.
 const TOLD_EVERY: Nanos = Nanos::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Goal: that nodes have not answered once does not count once they have, though the program has told nothing; where nobody
+    // counts its CPU time, they tell it no more than before.
+    #[test]
+    fn nodes_that_answer_again_are_heard_once() {
+        let mut counting = Counting::of(Some(ProgressSource::MpiCalls), Instant::now()).unwrap();
+        let at = Nanos::from_secs(1);
+        let mut take = |used: Option<u64>| {
+            let each = used.map(|used| vec![Nanos::default(), Nanos::new(used)]);
+            counting.take(each.map(|each| without_counts(Used { at, each })), at)
+        };
+        assert!(take(Some(5)).is_none(), "they have answered all the while");
+        assert!(matches!(take(None), Some(Event::Uncounted { .. })));
+        assert!(take(Some(0)).is_none());
+        assert!(matches!(take(Some(5)), Some(Event::Answered)));
+        assert!(take(Some(5)).is_none());
+    }
+}

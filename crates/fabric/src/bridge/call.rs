@@ -135,7 +135,10 @@ impl Call {
     /// Whether it is a connection by now.
     fn has_become(&self) -> io::Result<bool> {
         let mut watched = [PollFd::new(self.stream.as_fd(), PollFlags::POLLOUT)];
-        let is_over = poll(&mut watched, PollTimeout::ZERO)? > 0;
+        let is_over = match poll(&mut watched, PollTimeout::ZERO) {
+            Err(Errno::EINTR) => false,
+            ready => ready? > 0,
+        };
         match self.stream.take_error()? {
             Some(error) => Err(error),
             None if is_over => Ok(true),

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked whether a reservation has begun.
 pub(in crate::commands) const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How long they may take to answer first: a remote shell that leads there has to be started.
+const REACHED_WITHIN: Duration = Duration::from_secs(30);
 /// How long nodes may take to begin what has begun.
 const AGENTS_WITHIN: Duration = Duration::from_secs(5);
 
@@ -43,13 +45,16 @@ impl Beginning {
     /// Waits until all of them have. One that does not come to it is not waited for any longer: the run then
     /// says what it lacks.
     pub(in crate::commands) fn wait(&mut self) {
+        if self.is_over(REACHED_WITHIN) {
+            return;
+        }
         let until = Instant::now() + AGENTS_WITHIN;
         let left = || until.duration_since(Instant::now());
-        while !self.is_over(left()) {
-            if left().is_zero() {
+        loop {
+            std::thread::sleep(LOOK_EVERY);
+            if left().is_zero() || self.is_over(left()) {
                 return;
             }
-            std::thread::sleep(LOOK_EVERY);
         }
     }
 }

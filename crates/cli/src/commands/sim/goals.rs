@@ -1,6 +1,7 @@
 //! `keeptime sim goals`: what users who ask for goals of measured applications would have of a cluster.
 
-use super::{Results, percent, spread, topology};
+use super::policies::each_once;
+use super::{Results, percent, place, spread, topology};
 use crate::arguments::{SimGoalsArguments, SimulatedCluster, WantedUnit};
 use crate::columns::{Side, aligned};
 use crate::commands::{Ending, print_json};
@@ -33,7 +34,9 @@ struct Header<'a> {
 
 /// Simulates what was asked for under each policy and prints what came of it.
 pub(super) fn run(arguments: &SimGoalsArguments) -> Result<Ending> {
-    let topology = topology(&arguments.topology)?;
+    let topology = shape::addressed(topology(&arguments.topology)?)?;
+    // What one exchanges at the most where all share is by the slowest link.
+    shape::flow_of_each(&topology).map_err(|invalid| place(invalid, &arguments.topology))?;
     let mut known: Vec<Curves> = Vec::new();
     let mut wishes = Vec::new();
     for wanted in &arguments.wanted {
@@ -47,7 +50,7 @@ pub(super) fn run(arguments: &SimGoalsArguments) -> Result<Ending> {
     let SimGoalsArguments { requests, every, units, wait, seed, .. } = *arguments;
     let asked = users::asked(&wishes, &Coming { requests, every, units, wait, seed })?;
     let mut summaries = Vec::new();
-    for policy in arguments.policy.iter().copied() {
+    for policy in each_once(&arguments.policy) {
         let had = users::had(&world, &asked, policy)?;
         // Told at once: the next may be interrupted.
         eprintln!("{policy} has ended: in time {}", percent(had.in_time_percent));

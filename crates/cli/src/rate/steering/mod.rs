@@ -134,6 +134,8 @@ impl<N: Nodes> Steering<N> {
         }
         // If a node does not answer now, or does too late, the report is as much longer.
         let Some(Used { at: answered, each: used }) = self.nodes.used() else {
+            // The others are not asked again for each line.
+            self.memory.answered = at.saturating_add(REPORT_LEAST);
             return self.miss(at);
         };
         self.memory.answered = answered;
@@ -153,9 +155,14 @@ impl<N: Nodes> Steering<N> {
         }
     }
 
-    /// Nodes that count the program's MPI calls do not tell of them.
+    /// Nodes of which the CPU time is asked do not tell it.
     pub fn uncounted(&mut self, at: Nanos) {
         self.miss(at);
+    }
+
+    /// They do again, though nothing is to be told of the program yet.
+    pub fn answered(&mut self) {
+        self.memory.untold = None;
     }
 
     /// To be called every now and then.

@@ -357,6 +357,16 @@ fn a_program_that_is_held_is_not_said_to_be_silent_when_its_nodes_are() {
     assert_eq!(run.steering.phase(), Phase::Unreported);
 }
 
+// The other way round: a program that tells nothing is said to be silent, though its nodes were once, at the beginning.
+#[test]
+fn a_silent_program_is_said_to_be_though_its_nodes_were_for_a_moment() {
+    let mut run = Run::start(30);
+    run.steering.uncounted(Nanos::from_secs(1));
+    run.steering.answered();
+    (0..=62).for_each(|second| run.steering.tick(Nanos::from_secs(second)));
+    assert_eq!(run.steering.phase(), Phase::Unreported);
+}
+
 // Goal: where MPI calls tell, nobody who could not be asked is taken for a program that tells nothing.
 #[test]
 fn a_program_whose_calls_nobody_tells_of_is_not_said_to_be_silent() {

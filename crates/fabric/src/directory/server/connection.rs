@@ -10,13 +10,17 @@ use crate::directory::state::SILENCE_MOST;
 use nix::sys::epoll::EpollFlags;
 use serde::Serialize;
 use std::io::{self, ErrorKind, Read, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Bytes of what has happened that wait for a program at most. One that reads so late, as one that is stopped, has to begin anew.
+/// Bytes of what has happened that wait at most for a program that has taken nothing for [`TAKES_WITHIN`]. One that reads so late,
+/// as one that is stopped, has to begin anew.
 const PROGRAM_UNREAD_MOST: usize = 4 << 20;
-/// And for another server, which is given up as well when nothing is heard of it.
-const SERVER_UNREAD_MOST: usize = 96 << 20;
+/// A program takes some of what waits for it in so long, unless it is stopped, or so slow that it may as well be.
+const TAKES_WITHIN: Duration = Duration::from_secs(1);
+/// Bytes of it that wait for anybody at most: all resources of a node may come or go at once. Another server is given up as well
+/// when nothing is heard of it.
+const UNREAD_MOST: usize = 96 << 20;
 /// Bytes that wait for a program at most when another question of it is answered. So one long answer is in memory at a time for
 /// each, however many a program asks for at once. A program that comes to the next server registers all that it has, and reads
 /// nothing meanwhile: for 2^20 resources, which are the most, it is told 11 MB.
@@ -105,13 +109,18 @@ impl Connection {
         self.drain() && self.reads() && !is_done(self)
     }
 
-    /// Whether the other end reads what happens.
+    /// Whether the other end reads what happens, as far as that can be waited for: much may happen at once.
     fn reads(&self) -> bool {
         let most = match self.peer {
-            Peer::Program { .. } => PROGRAM_UNREAD_MOST,
-            _ => SERVER_UNREAD_MOST,
+            Peer::Program { .. } if !self.is_taking() => PROGRAM_UNREAD_MOST,
+            _ => UNREAD_MOST,
         };
         self.unsent.waiting().happened <= most
+    }
+
+    /// Whether the other end has just taken something, or had nothing to take.
+    pub(super) fn is_taking(&self) -> bool {
+        self.took.elapsed() <= TAKES_WITHIN
     }
 
     /// Writes what there is room for. Returns whether the other end is there.
@@ -187,9 +196,9 @@ impl Connection {
         self.closing.get_or_insert_with(Instant::now);
     }
 
-    /// Whether its other end has not taken for long what it was told last.
+    /// Whether its other end has not taken for long what it was told last, or does not read what happens.
     pub(super) fn is_late(&self) -> bool {
-        self.closing.is_some_and(|since| since.elapsed() > SILENCE_MOST)
+        self.closing.is_some_and(|since| since.elapsed() > SILENCE_MOST) || !self.reads()
     }
 }
 

@@ -38,6 +38,12 @@ struct Registered {
     counted: Waiting,
 }
 
+/// Whether its other end does not read what happens, of which too much waits for its user's programs.
+fn leaves_unread(backlog: &Backlog, connection: &Connection) -> bool {
+    let has_some = connection.unsent.waiting().happened > 0 && !connection.is_taking();
+    has_some && connection.user().is_some_and(|user| backlog.is_unread(user))
+}
+
 impl Connections {
     /// None yet.
     pub(super) fn new() -> io::Result<Self> {
@@ -110,12 +116,10 @@ impl Connections {
         let stands = registered.connection.flush();
         let Registered { connection, interest, counted } = registered;
         let waiting = connection.unsent.waiting();
-        let mut is_unread = false;
         if let Some(user) = connection.user() {
             self.backlog.change(user, mem::replace(counted, waiting), waiting);
-            is_unread = waiting.happened > 0 && self.backlog.is_unread(user);
         }
-        if !stands || is_unread {
+        if !stands || leaves_unread(&self.backlog, connection) {
             return self.close(id);
         }
         let wanted = connection.interest();
@@ -139,8 +143,8 @@ impl Connections {
         }
     }
 
-    /// Closes those whose other ends do not take what they were told last: each has a descriptor, and its user's part. So it
-    /// does those that take none of what others of their user wait for.
+    /// Closes those whose other ends do not take what they were told last, or what happens: each has a descriptor, and its
+    /// user's part. So it does those that take none of what others of their user wait for.
     pub(super) fn close_late(&mut self) {
         let holds_up = |connection: &Connection| {
             let user = connection.user().filter(|user| self.backlog.is_unanswered(*user));
@@ -150,6 +154,14 @@ impl Connections {
         let late = self.all.iter().filter(|(_, registered)| is_late(&registered.connection));
         let late: Vec<_> = late.map(|(id, _)| *id).collect();
         late.into_iter().for_each(|id| self.close(id));
+        // One after the other, until what is left is not too much.
+        let all: Vec<_> = self.all.keys().copied().collect();
+        for id in all {
+            let connection = self.all.get(&id).map(|registered| &registered.connection);
+            if connection.is_some_and(|connection| leaves_unread(&self.backlog, connection)) {
+                self.close(id);
+            }
+        }
     }
 
     /// Makes room for a caller, who has to show that he is a server.

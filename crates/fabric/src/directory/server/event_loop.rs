@@ -111,10 +111,15 @@ impl EventLoop {
                 id => self.serve(ConnectionId(id)),
             }
         }
+        self.serve_resumed();
+        ready == EVENTS
+    }
+
+    /// Serves those that waited for others of their user.
+    fn serve_resumed(&mut self) {
         while let Some(id) = self.connections.next_resumed() {
             self.serve(id);
         }
-        ready == EVENTS
     }
 
     /// Has time pass for the state. To a server that was held up, as one whose process was stopped, others would seem silent
@@ -142,6 +147,7 @@ impl EventLoop {
         self.ticked = Instant::now();
         self.connections.close_late();
         self.report_closed();
+        self.serve_resumed();
         // One that is before 1970 is not set.
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.step(Input::Clock(wall));

@@ -31,8 +31,8 @@ fn who_does_not_take_its_last_word_is_cut() {
     assert_eq!(event_loop.connections.len(), 0);
 }
 
-/// Goal: what happens is not kept for ever for who does not read it, and for others all the same. Method: of two programs that
-/// watch everything one reads nothing, while long resources come.
+/// Goal: what happens is not kept for ever for who does not read it, and for others all the same, however much happens at once.
+/// Method: of two programs that watch everything one reads nothing, while long resources come.
 #[test]
 fn who_reads_nothing_of_what_happens_is_given_up_soon() {
     const MANY: u32 = 1_000;
@@ -53,14 +53,27 @@ fn who_reads_nothing_of_what_happens_is_given_up_soon() {
         event_loop.step(Input::Request(writer, 0, request));
         while let Ok(1..) = reader.read(&mut piece) {}
         event_loop.flush(reads);
-        if event_loop.connections.get_mut(stopped).is_none() {
-            told.get_or_insert(number);
+        match event_loop.connections.get_mut(stopped) {
+            Some(connection) => connection.has_been_stuck(),
+            None => drop(told.get_or_insert(number)),
         }
     }
     // Each is told with some 17 KB.
     let told = told.unwrap();
     assert!((200..350).contains(&told), "given up after {told}");
     assert!(event_loop.connections.get_mut(reads).is_some(), "it reads");
+    // All at once, and it has had no time to read.
+    event_loop.step(Input::Closed(writer));
+    let left = event_loop.connections.get_mut(reads).unwrap().unsent.waiting().happened;
+    let connection = event_loop.connections.get_mut(reads).unwrap();
+    connection.unsent.say(Cause::Happened, |bytes| bytes.resize(bytes.len() + (20 << 20), 0));
+    event_loop.flush(reads);
+    event_loop.tick();
+    let connection = event_loop.connections.get_mut(reads).expect("it has time to read");
+    assert!(connection.unsent.waiting().happened > left);
+    connection.has_been_stuck();
+    event_loop.tick();
+    assert!(event_loop.connections.get_mut(reads).is_none(), "it was told nothing more");
 }
 
 /// Goal: many programs that each leave little unread are not much together. Method: that is said to all of them, and to one
@@ -76,6 +89,12 @@ fn what_the_programs_of_one_user_leave_unread_is_bounded() {
         connection.unsent.say(Cause::Happened, |bytes| bytes.resize(EACH, 0));
         event_loop.flush(id);
     }
+    event_loop.tick();
+    assert_eq!(event_loop.connections.len(), 61, "they have time to read");
+    for id in stopped.iter().map(|(id, _)| *id) {
+        event_loop.connections.get_mut(id).unwrap().has_been_stuck();
+    }
+    event_loop.tick();
     let left = event_loop.connections.len() - 1;
     assert!((20..23).contains(&left), "{left} programs");
     assert!(event_loop.connections.get_mut(other).is_some(), "of another user");
