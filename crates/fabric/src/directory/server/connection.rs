@@ -219,6 +219,11 @@ pub(super) mod tests {
         pub(in super::super) fn has_been_stuck(&mut self) {
             self.took = Instant::now().checked_sub(2 * SILENCE_MOST).unwrap();
         }
+
+        /// As if it had just taken something, however long the test is held up.
+        pub(in super::super) fn has_just_taken(&mut self) {
+            self.took = Instant::now() + Duration::from_secs(3_600);
+        }
     }
 
     /// It is closed when it has taken what it was told, which it never does.

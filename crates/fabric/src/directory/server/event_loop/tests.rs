@@ -68,6 +68,7 @@ fn who_reads_nothing_of_what_happens_is_given_up_soon() {
     let connection = event_loop.connections.get_mut(reads).unwrap();
     connection.unsent.say(Cause::Happened, |bytes| bytes.resize(bytes.len() + (20 << 20), 0));
     event_loop.flush(reads);
+    event_loop.connections.get_mut(reads).unwrap().has_just_taken();
     event_loop.tick();
     let connection = event_loop.connections.get_mut(reads).expect("it has time to read");
     assert!(connection.unsent.waiting().happened > left);
@@ -88,6 +89,7 @@ fn what_the_programs_of_one_user_leave_unread_is_bounded() {
         let connection = event_loop.connections.get_mut(id).unwrap();
         connection.unsent.say(Cause::Happened, |bytes| bytes.resize(EACH, 0));
         event_loop.flush(id);
+        event_loop.connections.get_mut(id).unwrap().has_just_taken();
     }
     event_loop.tick();
     assert_eq!(event_loop.connections.len(), 61, "they have time to read");
