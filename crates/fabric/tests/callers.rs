@@ -139,6 +139,12 @@ fn send_bad(mut stream: &TcpStream, to: ResourceId, tag: Tag) {
     stream.write_all(&[&head.encode()[..], b"bad"].concat()).unwrap();
 }
 
+/// Where the context is called from its own node that has the resource.
+fn called_at(context: &Context) -> SocketAddr {
+    let records = context.find(attrs! { "a" => "b" }).all().unwrap();
+    *records[0].home.addresses.iter().find(|address| address.ip().is_loopback()).unwrap()
+}
+
 /// Whether the other end closes it.
 fn is_closed(mut stream: TcpStream) -> bool {
     stream.set_read_timeout(Some(LONG)).unwrap();
@@ -158,8 +164,7 @@ fn nobody_makes_up_who_calls() {
     let context = Context::open(settings).unwrap();
     let (receiver, calling) = (context.register(attrs! { "a" => "b" }).unwrap(), node.context(WAY));
     let own = calling.register(attrs! { "c" => "d" }).unwrap().id().context;
-    let records = context.find(attrs! { "a" => "b" }).all().unwrap();
-    let address = records[0].home.addresses.iter().find(|a| a.ip().is_loopback()).unwrap();
+    let address = &called_at(&context);
     let to = receiver.id().context;
     let user = nix::unistd::geteuid().as_raw();
     let other = key("not the key of this cluster's daemons").of_context(to, user);
@@ -181,8 +186,7 @@ fn who_calls_again_has_one_connection() {
     let context = node.context(WAY);
     let receiver = context.register(attrs! { "a" => "b" }).unwrap();
     let (to, from) = (receiver.id(), ContextId::new(7));
-    let records = context.find(attrs! { "a" => "b" }).all().unwrap();
-    let address = records[0].home.addresses.iter().find(|a| a.ip().is_loopback()).unwrap();
+    let address = &called_at(&context);
     let tag = || receiver.recv_within(Match::any(), LONG).unwrap().tag;
     let before = intrude(address, from, to, None, 1);
     assert_eq!(tag(), Tag(666));
@@ -203,8 +207,7 @@ fn who_calls_is_not_gone_before_it_is_heard() {
     let context = node.context(WAY);
     let receiver = context.register(attrs! { "a" => "b" }).unwrap();
     let (to, from) = (receiver.id(), ContextId::new(7));
-    let records = context.find(attrs! { "a" => "b" }).all().unwrap();
-    let address = records[0].home.addresses.iter().find(|a| a.ip().is_loopback()).unwrap();
+    let address = &called_at(&context);
     let wanted = Match::any().from(ResourceId { context: from, ..to });
     let gone = Err(RecvError::Gone(from));
     assert_eq!(receiver.recv_within(wanted, LONG), gone);
@@ -229,8 +232,7 @@ fn a_call_that_comes_late_ends_nothing() {
     let context = Context::open(settings).unwrap();
     let receiver = context.register(attrs! { "a" => "b" }).unwrap();
     let (to, from) = (receiver.id(), ContextId::new(7));
-    let records = context.find(attrs! { "a" => "b" }).all().unwrap();
-    let address = records[0].home.addresses.iter().find(|a| a.ip().is_loopback()).unwrap();
+    let address = &called_at(&context);
     let tag = || receiver.recv_within(Match::any(), LONG).unwrap().tag;
     let newer = intrude(address, from, to, None, 2);
     assert_eq!(tag(), Tag(666));

@@ -1,9 +1,9 @@
 //! How long programs take that share nodes and links without any reservation, by mean values.
 //!
-//! A program computes and exchanges in turns, and may wait for what nobody here has. Whoever computes shares the processors of its node with those
-//! who compute at the same moment, whoever exchanges shares links with those who exchange; how often the
-//! others do so follows from how long they take, which is what is sought: so it is found by going round until
-//! nothing changes. Ranks take turns over their partners, so that a program fills a link alone when
+//! A program computes and exchanges in turns, and may wait for what nobody here has. Whoever computes shares the processors
+//! of its node with those who compute at the same moment, whoever exchanges shares links with those who exchange; how often
+//! the others do so follows from how long they take, which is what is sought: so it is found by going round until nothing
+//! changes. Ranks take turns over their partners, so that a program fills a link alone when
 //! nobody else is there, and every program waits for its slowest node.
 
 use keeptime_model::topology::NodeIndex;

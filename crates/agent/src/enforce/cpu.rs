@@ -42,12 +42,19 @@ pub(super) struct CpuKeeper {
 pub(super) struct CpuKept {
     /// Nothing: nothing that is here can, at the moment.
     pub by: Option<CpuMechanism>,
-    /// Why not what would go before that; or why not all of it.
-    pub obstacle: Option<String>,
-    /// The first of these: why a mechanism does not that was tried before.
+    /// Why a mechanism does not that was tried before.
     passed: Option<Obstacle>,
+    /// Why not all of it is kept.
+    lacking: Option<Obstacle>,
     /// What is not left to what belongs to no job.
     taken: CpuPpm,
+}
+
+impl CpuKept {
+    /// What its user is told: why not what would go before that, or else why not all of it.
+    pub fn obstacle(&self) -> Option<&String> {
+        self.passed.as_ref().or(self.lacking.as_ref())
+    }
 }
 
 /// How a share is kept by one mechanism.
@@ -125,8 +132,7 @@ impl CpuKeeper {
         for mechanism in mechanisms(assignment, &self.found) {
             match self.try_by(mechanism, assignment, group)? {
                 Ok(Way { lacking, limit, taken }) => {
-                    let obstacle = passed.clone().or(lacking);
-                    self.note(job, CpuKept { by: Some(mechanism), obstacle, passed, taken });
+                    self.note(job, CpuKept { by: Some(mechanism), passed, lacking, taken });
                     return Ok(self.limit(job.as_str(), group, limit)?);
                 }
                 Err(why) => passed = passed.or(Some(why)),
@@ -136,15 +142,15 @@ impl CpuKeeper {
             return Err("nothing here keeps a share of the CPU".into());
         }
         // Other jobs have theirs all the same, and that this one has none is said.
-        let (obstacle, taken) = (passed.clone(), assignment.cpu_ppm);
-        self.note(job, CpuKept { by: None, obstacle, passed, taken });
+        let taken = assignment.cpu_ppm;
+        self.note(job, CpuKept { by: None, passed, lacking: None, taken });
         Ok(group.create()?)
     }
 
     /// A job without a share has a group, by which its packets are known, and nothing that kept a share before.
     fn let_go(&mut self, job: &Name, group: &Group) -> Result<(), BoxedError> {
         let taken = CpuPpm::default();
-        let nothing = CpuKept { by: None, obstacle: None, passed: None, taken };
+        let nothing = CpuKept { by: None, passed: None, lacking: None, taken };
         if self.kept.get(job) != Some(&nothing) {
             self.schedules.release(group)?;
             if self.found.has(Feature::CpuDeadline) {
@@ -343,7 +349,7 @@ impl CpuKeeper {
     }
 
     fn note(&mut self, job: &Name, kept: CpuKept) {
-        if let Some(obstacle) = &kept.obstacle
+        if let Some(obstacle) = kept.obstacle()
             && self.kept.get(job) != Some(&kept)
         {
             let by = kept.by.map_or("nothing".to_owned(), |by| by.to_string());
@@ -519,7 +525,7 @@ mod tests {
         written.keeper.keep(&job, &written.group).unwrap();
         let kept = written.keeper.kept(&job.job).unwrap();
         assert_eq!(kept.by, Some(CpuMechanism::Bandwidth));
-        let why = kept.obstacle.as_ref().unwrap();
+        let why = kept.obstacle().unwrap();
         assert!(why.contains("at most 98 %, and 400 % was asked for"), "{why}");
         assert_eq!(written.quota("r1"), "40000");
     }
@@ -547,7 +553,7 @@ mod tests {
         keeper.keep(&job, &group).unwrap();
         let kept = keeper.kept(&job.job).unwrap();
         assert_eq!(kept.by, Some(CpuMechanism::UserLevel));
-        let why = kept.obstacle.as_ref().unwrap();
+        let why = kept.obstacle().unwrap();
         assert!(why.contains("at most 98 %, and 400 % was asked for"), "{why}");
         // Once it has a period, deadlines are tried, which nothing has kept from it.
         let tasks = deadline::observe(&group.pids().unwrap()).unwrap();

@@ -51,7 +51,7 @@ impl Kernel {
         status.cpu_used_nanos = group.cpu_usage().unwrap_or_default();
         let kept = self.cpu.kept(job);
         status.cpu_kept_by = kept.and_then(|kept| kept.by);
-        status.cpu_obstacle = kept.and_then(|kept| kept.obstacle.clone());
+        status.cpu_obstacle = kept.and_then(|kept| kept.obstacle().cloned());
         let used = group.disk_usage().unwrap_or_default();
         let disk_status = |disk: &DiskId| {
             let counted = used.get(disk).copied().unwrap_or_default();

@@ -226,6 +226,26 @@ pub(super) mod tests {
         }
     }
 
+    /// Goal: who does not read is found out however quick it is otherwise, a server as well as a program, and who reads an answer
+    /// that is long by itself is not taken for that.
+    #[test]
+    fn who_reads_a_long_answer_is_no_idler() {
+        for peer in [Peer::Follower, Peer::Program { user: 0 }] {
+            let (mut connection, _other) = connection();
+            connection.peer = peer;
+            connection.has_just_taken();
+            let mut say = |cause, length: usize| {
+                connection.unsent.say(cause, |bytes| bytes.resize(bytes.len() + length, 0));
+                connection.reads()
+            };
+            assert!(say(Cause::Asked, UNREAD_MOST + 1));
+            assert!(say(Cause::Happened, UNREAD_MOST));
+            assert!(!say(Cause::Happened, 1));
+            connection.unsent.took(UNREAD_MOST + 2);
+            assert!(connection.reads());
+        }
+    }
+
     /// It is closed when it has taken what it was told, which it never does.
     #[test]
     fn what_is_said_on_a_connection_that_closes_is_not_kept() {
