@@ -4,6 +4,7 @@
 //! * [`book`]: the assignments of the node and whether one more fits (pure);
 //! * [`agent`]: a request or the passing of time in, kernel state and an answer out;
 //! * [`shares`]: what keeps a job's share, and what every group of the node is limited to (pure);
+//! * `carried`: which processes of a job can carry deadlines no longer (pure);
 //! * [`turnover`]: whether deadlines serve a job whose processes come and go (pure);
 //! * [`enforcer`]: what an agent asks of the kernel, and is told of what that did not do;
 //! * [`enforce`]: how it is done, by `keeptime-linux`;
@@ -20,6 +21,7 @@
 
 pub mod agent;
 pub mod book;
+mod carried;
 pub mod check;
 pub mod claim;
 pub mod client;

@@ -16,6 +16,11 @@
 //! timer that gives bandwidth back). Changing parameters inside of the class accounts at once. So a
 //! thread is first shrunk to less than a millionth of a processor, and then leaves: nothing is lost
 //! in any state.
+//!
+//! **Who leaves must not come back.** A process that left while it waited for its next slice is never let run by later
+//! deadlines, and cannot end (seen on Linux 6.18: the timer that gives slices finds an ordinary process, and
+//! `dl_throttled` stays set, with which `enqueue_dl_entity()` leaves a process to that timer). Only leaving once more sets it
+//! free. It is for the caller to know who has left.
 
 use crate::process::{Identity, Stat, cpu_time};
 use crate::syscall::SyscallError;
@@ -45,6 +50,8 @@ pub struct Task {
     pub parent: i32,
     /// How many threads it has.
     pub threads: u32,
+    /// Whether its first thread runs, or would if it had a processor.
+    pub is_ready: bool,
     /// What it has now; nothing = it is in another class.
     pub has: Option<DeadlineSpec>,
     /// CPU time that it has used.
@@ -225,11 +232,14 @@ pub fn release(pids: &[i32]) -> Result<(), SyscallError> {
 pub fn observe(pids: &[i32]) -> Result<Vec<Task>, SyscallError> {
     let mut tasks = Vec::new();
     for pid in pids {
-        let Some(Stat { parent, threads, start, .. }) = Stat::of(*pid)? else { continue };
+        let Some(stat) = Stat::of(*pid)? else { continue };
+        let Stat { parent, threads, is_ready, start, .. } = stat;
         // Whoever ends just now is left out by the next question.
         let used = cpu_time(*pid)?.unwrap_or_default();
         match read(*pid) {
-            Ok(has) => tasks.push(Task { pid: *pid, start, parent, threads, has, used }),
+            Ok(has) => {
+                tasks.push(Task { pid: *pid, start, parent, threads, is_ready, has, used });
+            }
             Err(error) if error.errno == Errno::ESRCH => {}
             Err(error) => return Err(error),
         }
@@ -466,7 +476,15 @@ mod tests {
     const PERIOD: Nanos = Nanos::from_millis(20);
 
     fn task(pid: i32, parent: i32) -> Task {
-        Task { pid, start: 1, parent, threads: 1, has: None, used: Nanos::default() }
+        Task {
+            pid,
+            start: 1,
+            parent,
+            threads: 1,
+            is_ready: true,
+            has: None,
+            used: Nanos::default(),
+        }
     }
 
     fn spec(percent: u32) -> DeadlineSpec {

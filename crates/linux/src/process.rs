@@ -543,6 +543,8 @@ pub struct Stat {
     pub parent: i32,
     /// How many threads it has.
     pub threads: u32,
+    /// Whether its first thread runs, or would if it had a processor.
+    pub is_ready: bool,
     /// Clock ticks from boot to its start.
     pub start: u64,
 }
@@ -579,7 +581,13 @@ impl Stat {
             "Z" => threads <= 1,
             _ => false,
         };
-        (!has_ended).then(|| Self { name: name.into(), parent, threads, start })
+        (!has_ended).then(|| Self {
+            name: name.into(),
+            parent,
+            threads,
+            is_ready: state == "R",
+            start,
+        })
     }
 }
 
@@ -641,8 +649,11 @@ mod tests {
     #[test]
     fn names_with_parentheses_do_not_confuse() {
         let line = "7 (a) R ) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0";
-        let stat = Stat { name: "a) R ".into(), parent: 1, threads: 1, start: 4242 };
+        let name = "a) R ".into();
+        let stat = Stat { name, parent: 1, threads: 1, is_ready: false, start: 4242 };
         assert_eq!(Stat::parse(line), Some(stat.clone()));
+        let ready = Stat::parse(&line.replace(" S ", " R ")).unwrap();
+        assert_eq!(ready, Stat { is_ready: true, ..stat.clone() });
         let threads = "7 (a) R ) S 3 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 5 0 4242 0 0";
         assert_eq!(Stat::parse(threads), Some(Stat { parent: 3, threads: 5, ..stat }));
     }

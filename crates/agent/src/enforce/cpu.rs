@@ -1,6 +1,7 @@
 //! What keeps a job's share of the CPU: deadlines of the kernel's, the bandwidth of its control group, or schedules
 //! from user space, whichever its processes can have; and what has no share parts what is left.
 
+use crate::carried::Carried;
 use crate::enforcer::{BoxedError, Failures, Scope};
 use crate::shares::{
     is_kept_without_deadlines, launchers_share, leaves_idle_deadlines, limit_beside_schedules,
@@ -34,6 +35,8 @@ pub(super) struct CpuKeeper {
     kept: BTreeMap<Name, CpuKept>,
     /// Of jobs that are to have deadlines.
     turnovers: BTreeMap<Name, Turnover>,
+    /// Of the same jobs: which of their processes can have some.
+    carried: BTreeMap<Name, Carried>,
     schedules: JobSchedules,
 }
 
@@ -118,8 +121,9 @@ type Obstacle = String;
 impl CpuKeeper {
     /// Of a node on which this was found. `schedules` are those that are kept from user space.
     pub fn new(found: Capabilities, whole: CpuPpm, schedules: JobSchedules) -> Self {
-        let (limits, kept, turnovers) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { found, whole, limits, kept, turnovers, schedules }
+        let (limits, kept) = (BTreeMap::new(), BTreeMap::new());
+        let (turnovers, carried) = (BTreeMap::new(), BTreeMap::new());
+        Self { found, whole, limits, kept, turnovers, carried, schedules }
     }
 
     /// Makes a job's group and has its share kept, by the first mechanism that its processes can have.
@@ -208,6 +212,7 @@ impl CpuKeeper {
         self.limits.remove(job.as_str());
         self.kept.remove(job);
         self.turnovers.remove(job);
+        self.carried.remove(job);
         Ok(())
     }
 
@@ -234,7 +239,14 @@ impl CpuKeeper {
         assignment: &Assignment,
         group: &Group,
     ) -> Result<Result<Way, Obstacle>, BoxedError> {
-        let tasks = deadline::observe(&group.pids()?)?;
+        let pids = group.pids()?;
+        let tasks = deadline::observe(&pids)?;
+        let period = period_of(assignment);
+        let carried = self.carried.entry(assignment.job.clone()).or_default();
+        if let Some(spent) = carried.look(clock::now(), period, &tasks) {
+            deadline::release(&pids)?;
+            return Ok(Err(spent.to_string()));
+        }
         let lacking = match self.computing(assignment, group, &tasks) {
             // Threads that start before the next look would have the launchers' share.
             Computing::InThreads(threaded)
@@ -256,7 +268,7 @@ impl CpuKeeper {
         // Who is bound to a processor from user space could have no deadline.
         self.schedules.release(group)?;
         let cpu = assignment.cpu_ppm;
-        let limit = match deadline::enforce_among(cpu, period_of(assignment), &tasks)? {
+        let limit = match deadline::enforce_among(cpu, period, &tasks)? {
             Ok(carriers) if carriers.is_empty() => cpu,
             Ok(_) => launchers_share(cpu),
             Err(obstacle) => return Ok(Err(obstacle.to_string())),
@@ -558,6 +570,79 @@ mod tests {
         // Once it has a period, deadlines are tried, which nothing has kept from it.
         let tasks = deadline::observe(&group.pids().unwrap()).unwrap();
         assert_eq!(keeper.still_in_the_way(&job.job, &group, &tasks), None);
+    }
+
+    // Goal: a process whose deadlines somebody takes while it waits for its next slice goes on, whatever the kernel does with
+    // such, and by an agent that knows nothing of that. Method: one that always computes, so that it waits at nearly any moment.
+    #[test]
+    fn who_has_left_deadlines_goes_on() {
+        let period = Nanos::from_millis(40);
+        let until = WallTime::from_unix_nanos(9);
+        let job = Assignment::new("r1".parse().unwrap(), CpuPpm::from_percent(3), until);
+        let job = Assignment { cpu_period_nanos: Some(period), ..job };
+        for is_known in [true, false] {
+            let mut written = Written::new();
+            let found = written.keeper.found.clone();
+            written.keeper.found.0.push(capability(Feature::CpuDeadline));
+            let busy = Busy::start();
+            fs::write(written.processes("r1"), busy.0.id().to_string()).unwrap();
+            let by = |keeper: &mut CpuKeeper| {
+                keeper.keep(&job, &written.group).unwrap();
+                let kept = keeper.kept(&job.job).unwrap();
+                (kept.by, kept.obstacle().cloned())
+            };
+            if let (Some(CpuMechanism::Bandwidth), why) = by(&mut written.keeper) {
+                return skip(&["deadline".into()], &why.unwrap_or_default());
+            }
+            // It is seen to have them.
+            assert_eq!(by(&mut written.keeper).0, Some(CpuMechanism::Deadline));
+            std::thread::sleep(Duration::from_nanos(2 * period.get()));
+            deadline::leave(busy.pid()).unwrap();
+            std::thread::sleep(Duration::from_nanos(2 * period.get()));
+            if is_known {
+                let (by, why) = by(&mut written.keeper);
+                assert_eq!(by, Some(CpuMechanism::Bandwidth));
+                assert!(why.unwrap().contains("has had deadlines before"));
+            } else {
+                let schedules = JobSchedules::new(Bounds::user_level(1));
+                written.keeper = CpuKeeper::new(found, CpuPpm::from_percent(100), schedules);
+                written.keeper.found.0.push(capability(Feature::CpuDeadline));
+                let looks = (0..12).map(|_| {
+                    std::thread::sleep(Duration::from_millis(250));
+                    by(&mut written.keeper)
+                });
+                println!("it is kept by {:?}", looks.last().unwrap());
+            }
+            let used = busy.used();
+            std::thread::sleep(Duration::from_secs(1));
+            assert!(busy.used() > used, "it never runs again");
+        }
+    }
+
+    /// A process that computes, killed with this.
+    struct Busy(Child);
+
+    impl Busy {
+        fn start() -> Self {
+            Self(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap())
+        }
+
+        fn pid(&self) -> i32 {
+            self.0.id() as i32
+        }
+
+        fn used(&self) -> Nanos {
+            deadline::observe(&[self.pid()]).unwrap()[0].used
+        }
+    }
+
+    impl Drop for Busy {
+        fn drop(&mut self) {
+            // Whom deadlines never let run could not end either.
+            let _ = deadline::leave(self.pid());
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
     }
 
     /// A job's group of files in the place of the kernel's, and what keeps 40 % for it.
