@@ -243,10 +243,7 @@ impl CpuKeeper {
         let tasks = deadline::observe(&pids)?;
         let period = period_of(assignment);
         let carried = self.carried.entry(assignment.job.clone()).or_default();
-        if let Some(spent) = carried.look(clock::now(), period, &tasks) {
-            deadline::release(&pids)?;
-            return Ok(Err(spent.to_string()));
-        }
+        let spent = carried.look(clock::now(), period, &tasks);
         let lacking = match self.computing(assignment, group, &tasks) {
             // Threads that start before the next look would have the launchers' share.
             Computing::InThreads(threaded)
@@ -261,6 +258,10 @@ impl CpuKeeper {
             && leaves_idle_deadlines(assignment, &self.found)
         {
             return Ok(Err(why.clone()));
+        }
+        if let Some(spent) = spent {
+            deadline::release(&pids)?;
+            return Ok(Err(spent.to_string()));
         }
         if let Some(obstacle) = self.still_in_the_way(&assignment.job, group, &tasks) {
             return Ok(Err(obstacle));
