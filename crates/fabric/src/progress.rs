@@ -2,19 +2,26 @@
 //! When they sleep, one of them, the leader, sleeps in the kernel on everything that is watched;
 //! the others follow, each on its own, and are woken for what is theirs. A leader that leaves wakes
 //! a follower to lead.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `sleepers` | who leads, and who wakes whom (pure; checked with loom) |
+//! | `kernel` | what they sleep on |
+
+mod kernel;
+mod sleepers;
 
 use crate::patience::Patience;
-use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::cell::RefCell;
+use kernel::Kernel;
+pub use kernel::Parker;
+use sleepers::{Room, Sleepers};
 use std::io;
 use std::num::NonZero;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// How a thread waits.
@@ -56,14 +63,9 @@ pub trait Work {
 /// What is watched, and who waits.
 #[derive(Debug)]
 pub struct Progress {
-    epoll: Epoll,
-    bell: EventFd,
+    sleepers: Sleepers<Kernel>,
     wait: Wait,
     patience: Patience,
-    /// Held by the leader.
-    lead: Mutex<Vec<EpollEvent>>,
-    followers: Mutex<Vec<Arc<Parker>>>,
-    follower_count: AtomicUsize,
     /// How many threads can keep looking at the same time.
     cores: usize,
     start: Instant,
@@ -71,25 +73,9 @@ pub struct Progress {
     looked: AtomicU64,
 }
 
-/// A thread that may sleep, and how it is woken.
-#[derive(Debug)]
-pub struct Parker {
-    thread: Thread,
-    woken: AtomicBool,
-    sleeping: AtomicU8,
-}
-
 /// How many threads of this process keep looking now, and have done so for [`ROUNDS_UNCOUNTED`].
 static SPINNING: AtomicUsize = AtomicUsize::new(0);
 
-const AWAKE: u8 = 0;
-const PARKED: u8 = 1;
-const LEADING: u8 = 2;
-
-/// What the bell is watched as. Others may use smaller numbers.
-const BELL: u64 = u64::MAX;
-/// Things that became ready, for one call.
-const EVENTS: usize = 64;
 /// While spinning: rounds between looks at what is only watched, such as new connections, and at
 /// the clock.
 const ROUNDS: u32 = 256;
@@ -112,20 +98,11 @@ impl Progress {
     /// # Errors
     /// If the kernel gives no descriptors.
     pub fn new(wait: Wait) -> io::Result<Self> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
-        let lead = Mutex::new(vec![EpollEvent::empty(); EVENTS]);
-        let (followers, follower_count) = (Mutex::default(), AtomicUsize::new(0));
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         Ok(Self {
-            epoll,
-            bell,
+            sleepers: Sleepers(Kernel::new()?),
             wait,
             patience: Patience::default(),
-            lead,
-            followers,
-            follower_count,
             cores,
             start: Instant::now(),
             looked: AtomicU64::new(0),
@@ -137,7 +114,7 @@ impl Progress {
     /// # Errors
     /// If the kernel refuses.
     pub fn watch_reading(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
-        Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?)
+        self.sleepers.0.watch_reading(fd, token)
     }
 
     /// The same for room to write, told once each time that there was none.
@@ -145,14 +122,12 @@ impl Progress {
     /// # Errors
     /// If the kernel refuses.
     pub fn watch_writing(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
-        let flags = EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
-        Ok(self.epoll.add(fd, EpollEvent::new(flags, token))?)
+        self.sleepers.0.watch_writing(fd, token)
     }
 
     /// Watches `fd` no longer.
     pub fn forget(&self, fd: impl AsFd) {
-        // It can only fail if it was not watched.
-        let _ = self.epoll.delete(fd);
+        self.sleepers.0.forget(fd);
     }
 
     /// Works until `ready` gives something or `deadline` has passed. Before it sleeps it calls
@@ -182,31 +157,10 @@ impl Progress {
         work: &W,
         view: &mut W::View,
         deadline: Option<Instant>,
-        mut ready: impl FnMut() -> Option<T>,
-        mut enlist: impl FnMut(&Arc<Parker>),
+        ready: impl FnMut() -> Option<T>,
+        enlist: impl FnMut(&Arc<Parker>),
     ) -> Option<T> {
-        let parker = Parker::current();
-        let done = loop {
-            parker.woken.store(false, SeqCst);
-            enlist(&parker);
-            if let Some(done) = ready() {
-                break Some(done);
-            }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                break None;
-            }
-            self.sleep(work, &parker, deadline);
-            // What it waits for is handled mostly: more would only be put aside.
-            if let Some(done) = ready() {
-                break Some(done);
-            }
-            work.poll(view, false);
-            if let Some(done) = ready() {
-                break Some(done);
-            }
-        };
-        self.hand_over();
-        done
+        self.sleepers.wait(work, view, &Parker::current(), deadline, ready, enlist)
     }
 
     /// Handles what is there, without waiting.
@@ -214,7 +168,7 @@ impl Progress {
         let mut view = work.view();
         work.poll(&mut view, true);
         if !work.is_in_memory(&view) || self.is_due() {
-            self.look_at_watched(work);
+            self.sleepers.look(work);
         }
     }
 
@@ -230,12 +184,12 @@ impl Progress {
 
     /// Wakes whoever `parker` is, if it sleeps.
     pub fn wake(&self, parker: &Parker) {
-        parker.woken.store(true, SeqCst);
-        match parker.sleeping.load(SeqCst) {
-            PARKED => parker.thread.unpark(),
-            LEADING => self.ring(),
-            _ => {}
-        }
+        self.sleepers.wake(parker);
+    }
+
+    /// Wakes the leader, if there is one: what it sleeps on has changed.
+    pub fn ring(&self) {
+        self.sleepers.0.ring();
     }
 
     /// Looks for as long as threads wait without sleeping. Returns nothing when it is time to sleep.
@@ -296,7 +250,7 @@ impl Progress {
                 counted = Some((Spinning::begin(), after(most)));
             }
             if round.is_multiple_of(ROUNDS) || work.are_many(view) {
-                self.look_at_watched(work);
+                self.sleepers.look(work);
             }
             if round.is_multiple_of(ROUNDS) {
                 let now = Instant::now();
@@ -317,104 +271,6 @@ impl Progress {
             }
         }
     }
-
-    /// Handles what is watched and ready, without sleeping.
-    fn look_at_watched(&self, work: &impl Work) {
-        if let Some(mut events) = self.try_lead() {
-            let ready = self.ready(&mut events, EpollTimeout::ZERO);
-            self.handle(work, &events[..ready]);
-        }
-        // Whoever came to sleep meanwhile took this thread for the leader.
-        self.hand_over();
-    }
-
-    /// Sleeps as the leader or as a follower, until woken or for no reason.
-    fn sleep(&self, work: &impl Work, parker: &Arc<Parker>, deadline: Option<Instant>) {
-        // Without one no timer is set, which would cost more than all the rest of a short sleep.
-        let most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if let Some(mut events) = self.try_lead() {
-            self.lead(work, parker, &mut events, most);
-            return;
-        }
-        lock(&self.followers).push(parker.clone());
-        self.follower_count.fetch_add(1, SeqCst);
-        // The leader may have left before it could see this follower.
-        let leaderless = self.try_lead().is_some();
-        parker.sleeping.store(PARKED, SeqCst);
-        if !leaderless && !parker.woken.load(SeqCst) {
-            most.map_or_else(thread::park, thread::park_timeout);
-        }
-        parker.sleeping.store(AWAKE, SeqCst);
-        let mut followers = lock(&self.followers);
-        if let Some(at) = followers.iter().position(|follower| Arc::ptr_eq(follower, parker)) {
-            followers.swap_remove(at);
-            self.follower_count.fetch_sub(1, SeqCst);
-        }
-    }
-
-    fn lead(
-        &self,
-        work: &impl Work,
-        parker: &Parker,
-        events: &mut [EpollEvent],
-        most: Option<Duration>,
-    ) {
-        let timeout = if work.falls_asleep() {
-            parker.sleeping.store(LEADING, SeqCst);
-            // Rounded up: a sleep that ends early would be followed by another one.
-            let most = most.map(|most| most.saturating_add(Duration::from_micros(999)));
-            most.and_then(|most| EpollTimeout::try_from(most).ok()).unwrap_or(EpollTimeout::NONE)
-        } else {
-            EpollTimeout::ZERO
-        };
-        let woken = parker.woken.load(SeqCst);
-        let ready = self.ready(events, if woken { EpollTimeout::ZERO } else { timeout });
-        // Before anything is handled: it would ring the bell for itself for each message of its own.
-        parker.sleeping.store(AWAKE, SeqCst);
-        self.handle(work, &events[..ready]);
-    }
-
-    /// How many of what is watched are ready, for which it waits no longer than `timeout`.
-    fn ready(&self, events: &mut [EpollEvent], timeout: EpollTimeout) -> usize {
-        match self.epoll.wait(events, timeout) {
-            Ok(ready) => ready,
-            Err(Errno::EINTR) => 0,
-            Err(errno) => unreachable!("epoll_wait of a descriptor that is open: {errno}"),
-        }
-    }
-
-    fn handle(&self, work: &impl Work, events: &[EpollEvent]) {
-        work.wakes_up();
-        for event in events {
-            match event.data() {
-                // Who rang it has said so in the parker as well.
-                BELL => drop(self.bell.read()),
-                token => work.signalled(token),
-            }
-        }
-    }
-
-    /// Wakes a follower to lead, if nobody does.
-    fn hand_over(&self) {
-        if self.follower_count.load(SeqCst) == 0 || self.try_lead().is_none() {
-            return;
-        }
-        let follower = lock(&self.followers).pop();
-        if let Some(follower) = follower {
-            self.follower_count.fetch_sub(1, SeqCst);
-            self.wake(&follower);
-        }
-    }
-
-    fn try_lead(&self) -> Option<MutexGuard<'_, Vec<EpollEvent>>> {
-        try_lock(&self.lead)
-    }
-
-    /// Wakes the leader, if there is one: what it sleeps on has changed.
-    pub fn ring(&self) {
-        // Full is as good as rung.
-        let _ = self.bell.write(1);
-    }
 }
 
 /// A thread that keeps looking, as long as this is kept.
@@ -430,22 +286,6 @@ impl Spinning {
 impl Drop for Spinning {
     fn drop(&mut self) {
         SPINNING.fetch_sub(1, Relaxed);
-    }
-}
-
-impl Parker {
-    /// That of the calling thread.
-    pub fn current() -> Arc<Self> {
-        thread_local! {
-            static CURRENT: RefCell<Option<Arc<Parker>>> = const { RefCell::new(None) };
-        }
-        CURRENT.with_borrow_mut(|current| {
-            let new = || {
-                let (woken, sleeping) = (AtomicBool::new(false), AtomicU8::new(AWAKE));
-                Arc::new(Self { thread: thread::current(), woken, sleeping })
-            };
-            current.get_or_insert_with(new).clone()
-        })
     }
 }
 
@@ -472,6 +312,7 @@ pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::eventfd::{EfdFlags, EventFd};
     use std::cell::Cell;
 
     /// Everything is in memory, and nothing comes there.

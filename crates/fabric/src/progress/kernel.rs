@@ -1,0 +1,172 @@
+//! What threads sleep on: descriptors that are watched, a bell, and each on its own.
+
+use super::sleepers::{Room, Sleeper};
+use super::{Work, lock, try_lock};
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::cell::RefCell;
+use std::io;
+use std::ops::DerefMut;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU32, fence};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+/// What is watched, and who sleeps.
+#[derive(Debug)]
+pub struct Kernel {
+    epoll: Epoll,
+    bell: EventFd,
+    /// Held by the leader.
+    lead: Mutex<Heard>,
+    followers: Mutex<Vec<Arc<Parker>>>,
+    follower_count: AtomicU32,
+}
+
+/// What became ready.
+#[derive(Debug)]
+pub struct Heard {
+    events: [EpollEvent; EVENTS],
+    /// How many of these count.
+    count: usize,
+}
+
+/// A thread that may sleep, and how it is woken.
+#[derive(Debug)]
+pub struct Parker {
+    thread: Thread,
+    woken: AtomicU32,
+    place: AtomicU32,
+}
+
+/// What the bell is watched as. Others may use smaller numbers.
+const BELL: u64 = u64::MAX;
+/// Things that became ready, for one call.
+const EVENTS: usize = 64;
+
+impl Kernel {
+    /// Nothing is watched.
+    ///
+    /// # Errors
+    /// If the kernel gives no descriptors.
+    pub fn new() -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
+        let lead = Mutex::new(Heard { events: [EpollEvent::empty(); EVENTS], count: 0 });
+        let (followers, follower_count) = (Mutex::default(), AtomicU32::new(0));
+        Ok(Self { epoll, bell, lead, followers, follower_count })
+    }
+
+    /// Watches `fd` as `token` until [`Kernel::forget`].
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn watch_reading(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
+        Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?)
+    }
+
+    /// The same for room to write, told once each time that there was none.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn watch_writing(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
+        let flags = EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
+        Ok(self.epoll.add(fd, EpollEvent::new(flags, token))?)
+    }
+
+    /// Watches `fd` no longer.
+    pub fn forget(&self, fd: impl AsFd) {
+        // It can only fail if it was not watched.
+        let _ = self.epoll.delete(fd);
+    }
+}
+
+impl Room for Kernel {
+    type Sleeper = Parker;
+    type Lead<'a> = MutexGuard<'a, Heard>;
+
+    fn followers(&self) -> impl DerefMut<Target = Vec<Arc<Parker>>> {
+        lock(&self.followers)
+    }
+
+    fn follower_count(&self) -> &AtomicU32 {
+        &self.follower_count
+    }
+
+    fn try_lead(&self) -> Option<MutexGuard<'_, Heard>> {
+        try_lock(&self.lead)
+    }
+
+    fn listen(&self, lead: &mut MutexGuard<'_, Heard>, most: Option<Duration>) {
+        lead.count = match self.epoll.wait(&mut lead.events, timeout(most)) {
+            Ok(ready) => ready,
+            Err(Errno::EINTR) => 0,
+            Err(errno) => unreachable!("epoll_wait of a descriptor that is open: {errno}"),
+        };
+    }
+
+    fn tell(&self, lead: &MutexGuard<'_, Heard>, work: &impl Work) {
+        for event in &lead.events[..lead.count] {
+            match event.data() {
+                // Who rang it has said so in the parker as well.
+                BELL => drop(self.bell.read()),
+                token => work.signalled(token),
+            }
+        }
+    }
+
+    fn ring(&self) {
+        // Full is as good as rung.
+        let _ = self.bell.write(1);
+    }
+
+    fn fence(&self) {
+        fence(SeqCst);
+    }
+}
+
+/// Rounded up: a sleep that ends early would be followed by another one.
+fn timeout(most: Option<Duration>) -> EpollTimeout {
+    let most = most.map(|most| most.saturating_add(Duration::from_micros(999)));
+    most.and_then(|most| EpollTimeout::try_from(most).ok()).unwrap_or(EpollTimeout::NONE)
+}
+
+impl Parker {
+    /// That of the calling thread.
+    pub fn current() -> Arc<Self> {
+        thread_local! {
+            static CURRENT: RefCell<Option<Arc<Parker>>> = const { RefCell::new(None) };
+        }
+        CURRENT.with_borrow_mut(|current| {
+            let new = || {
+                let (woken, place) = (AtomicU32::new(0), AtomicU32::new(0));
+                Arc::new(Self { thread: thread::current(), woken, place })
+            };
+            current.get_or_insert_with(new).clone()
+        })
+    }
+}
+
+impl Sleeper for Parker {
+    type Word = AtomicU32;
+
+    fn woken(&self) -> &AtomicU32 {
+        &self.woken
+    }
+
+    fn place(&self) -> &AtomicU32 {
+        &self.place
+    }
+
+    fn park(&self, most: Option<Duration>) {
+        most.map_or_else(thread::park, thread::park_timeout);
+    }
+
+    fn unpark(&self) {
+        self.thread.unpark();
+    }
+}
