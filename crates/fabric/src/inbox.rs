@@ -1,5 +1,7 @@
 //! What has arrived for one resource, and who waits for it.
 
+mod glimpse;
+
 use crate::flow::{AHEAD_MOST, GONE_MOST, Owed, WINDOW, WINDOW_CARRIED};
 use crate::frame::{Frame, Malformed, Reason, Refusal};
 use crate::id::{ContextId, Place, ResourceId};
@@ -7,10 +9,9 @@ use crate::link::Link;
 use crate::matching::{Envelope, Found, Match, Queue, Tag};
 use crate::payload::Buffer;
 use crate::progress::{Parker, lock};
+use glimpse::{Contents, Glimpse};
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use thiserror::Error;
 
@@ -20,9 +21,6 @@ pub const RESOURCES_MOST: u32 = 1 << 20;
 /// Windows bound what is on the way, so this is only reached by a program that sends to many that are gone and
 /// never receives: it is told of the others when it closes its context.
 pub const NOTICES_MOST: usize = 1 << 18;
-/// What one link has handed over without the lock is added to what is owed to it at so much: a small part of what is given
-/// back at once, and many short messages.
-const HANDED_MOST: u32 = 8 << 10;
 const CHUNK: u32 = 256;
 /// Stands for a link that is no more: no link has this number.
 const NO_LINK: u32 = u32::MAX;
@@ -124,12 +122,7 @@ pub struct Inbox {
 #[derive(Debug)]
 struct Slot {
     inbox: Mutex<Inbox>,
-    /// Whether there is something to take, as it was when the lock was last held.
-    is_filled: AtomicBool,
-    /// Whether a message from here should give something back, the same.
-    owes: AtomicBool,
-    /// What was handed over without the lock since it was last held: the link, and what that was charged.
-    handed: AtomicU64,
+    glimpse: Glimpse,
 }
 
 /// One inbox, found once for all that a call does there.
@@ -375,10 +368,6 @@ impl Inbox {
         Some(self.receivers.drain(..).map(|(_, parker)| parker).collect())
     }
 
-    fn is_filled(&self) -> bool {
-        !self.queue.is_empty() || !self.notices.is_empty()
-    }
-
     /// Whether the own context may send `charge` more.
     pub fn has_room(&self, charge: u32) -> bool {
         self.from_within == 0 || self.from_within + u64::from(charge) <= WINDOW
@@ -443,6 +432,20 @@ impl Inbox {
             self.from_links -= u64::from(message.charge);
             self.from_gone += u64::from(message.charge);
         }
+    }
+}
+
+impl Contents for Inbox {
+    fn is_filled(&self) -> bool {
+        !self.queue.is_empty() || !self.notices.is_empty()
+    }
+
+    fn owes(&self) -> bool {
+        self.owed.is_due()
+    }
+
+    fn handed(&mut self, link: u32, charge: u32) {
+        self.owed.handed(link, charge);
     }
 }
 
@@ -539,15 +542,14 @@ impl Inboxes {
 }
 
 impl<'a> Spot<'a> {
-    /// Whether there may be something to take: one read of a word that stays in this core's cache until something
-    /// arrives. What was delivered before the caller last held the inbox is not missed.
+    /// [`Glimpse::may_have`].
     pub fn may_have(&self) -> bool {
-        self.slot.is_filled.load(Relaxed)
+        self.slot.glimpse.may_have()
     }
 
     /// What a message from here by `link` gives back: mostly nothing, which takes one read of a word.
     pub fn credit_with_message(&self, link: u32) -> u32 {
-        let owes = self.slot.owes.load(Relaxed);
+        let owes = self.slot.glimpse.owes();
         let credit = owes.then(|| self.with(|inbox| inbox.owed.with_message(link)));
         credit.flatten().unwrap_or(0)
     }
@@ -557,19 +559,9 @@ impl<'a> Spot<'a> {
         self.hold().map(|mut held| held.does(action))
     }
 
-    /// A message that was charged with `charge` arrives by `link`, which nobody else reads now, while the receiver looks, and
-    /// holds on to its resource: whether that is to take it at once, since nothing came before it, and gives nothing back
-    /// now. Otherwise [`Inbox::hands`] says so.
+    /// [`Glimpse::hands`]. Otherwise [`Inbox::hands`] says so.
     pub fn hands(&self, link: u32, charge: u32) -> bool {
-        let Slot { is_filled, handed, .. } = self.slot;
-        let before = handed.load(Relaxed);
-        let (of, bytes) = ((before >> 32) as u32, before as u32);
-        let all = bytes.saturating_add(charge);
-        let is_one_more = (before == 0 || of == link) && all <= HANDED_MOST;
-        let now = u64::from(link) << 32 | u64::from(all);
-        !is_filled.load(Relaxed)
-            && is_one_more
-            && handed.compare_exchange(before, now, Relaxed, Relaxed).is_ok()
+        self.slot.glimpse.hands(link, charge)
     }
 
     fn hold(&self) -> Option<Held<'a>> {
@@ -585,9 +577,8 @@ struct Held<'a> {
 }
 
 impl Slot {
-    const fn new() -> Self {
-        let [is_filled, owes] = [AtomicBool::new(false), AtomicBool::new(false)];
-        Self { inbox: Mutex::new(Inbox::new()), is_filled, owes, handed: AtomicU64::new(0) }
+    fn new() -> Self {
+        Self { inbox: Mutex::new(Inbox::new()), glimpse: Glimpse::default() }
     }
 
     fn hold(&self) -> Held<'_> {
@@ -597,30 +588,19 @@ impl Slot {
 
 impl Held<'_> {
     fn does<T>(&mut self, action: impl FnOnce(&mut Inbox) -> T) -> T {
-        let Slot { is_filled, owes, handed, .. } = self.slot;
-        if handed.load(Relaxed) > 0 {
-            let handed = handed.swap(0, Relaxed);
-            self.inbox.owed.handed((handed >> 32) as u32, handed as u32);
-        }
-        let result = action(&mut self.inbox);
-        // Written where they change alone: threads that wait read them all the while.
-        for (word, now) in [(is_filled, self.inbox.is_filled()), (owes, self.inbox.owed.is_due())] {
-            if word.load(Relaxed) != now {
-                word.store(now, Relaxed);
-            }
-        }
-        result
+        self.slot.glimpse.does(&mut *self.inbox, action)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::glimpse::HANDED_MOST;
     use super::*;
     use crate::flow::{CHARGE_LEAST, charge};
     use crate::frame::EAGER_MOST;
     use crate::transport::{Broken, rails};
 
-    fn message(tag: u64) -> Arrived {
+    pub fn message(tag: u64) -> Arrived {
         let place = Place { slot: 0, generation: 0 };
         let from = ResourceId { context: ContextId::new(1), place };
         Arrived { from, tag: Tag(tag), body: Body::Whole(Buffer::default()), link: 3, charge: 100 }
