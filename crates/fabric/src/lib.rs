@@ -59,9 +59,9 @@
 //! | `transport::rails` | one stream of frames over several connections (its decisions are pure) |
 //! | [`bridge`] | ways over other nodes (pure), and what a daemon carries for others |
 //! | `transport::reliable` | a stream over datagrams that are lost and overtake each other (pure) |
-//! | `link`, `links`, `listen`, `inbox`, `turns`, `flusher`, `streams`, `keeper`, `core` | one context |
+//! | `link`, `links`, `listen`, `inbox`, `turns`, `flusher`, `streams`, `keeper`, `core` | one context (what threads see of an inbox and of the flusher without a lock: checked with loom) |
 //! | `ending` | what is carried when a program ends without closing its contexts |
-//! | `progress` | how threads wait, and who looks for messages |
+//! | `progress` | how threads wait, and who looks for messages (who leads and who wakes whom: pure; checked with loom) |
 //! | `sockets` | who calls, and what is handed over |
 //! | `threads` | how the fabric's own threads are started |
 //! | [`directory::server`], [`directory::client`] | the shells of the directory |

@@ -225,6 +225,11 @@ impl Link {
         self.backlog.load(Relaxed)
     }
 
+    /// The same, seen with the lock with which it is said.
+    pub fn has_gathered(&self) -> bool {
+        self.out().is_ok_and(|_out| self.has_backlog())
+    }
+
     /// Whether what the other end answers has to be read for what was sent to arrive, whoever waits
     /// for what.
     pub fn is_unsettled(&self) -> bool {

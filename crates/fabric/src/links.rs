@@ -130,6 +130,11 @@ impl Links {
         self.read().by_number.values().filter(|link| link.peer == peer).cloned().collect()
     }
 
+    /// All of them, those among them that were made a moment ago, which a [`View`] may not have.
+    pub fn all(&self) -> Vec<Arc<Link>> {
+        self.read().by_number.values().cloned().collect()
+    }
+
     /// One more, which `make` makes with its number. If both ends called each other at once, each goes on sending on
     /// the link that it has first, so that its messages stay in order; both are read.
     pub fn insert(&self, make: impl FnOnce(u32) -> Link) -> Arc<Link> {

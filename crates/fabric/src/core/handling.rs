@@ -66,6 +66,11 @@ impl Core {
         any
     }
 
+    /// Whether something is gathered, seen with the locks with which threads say so.
+    pub fn has_gathered(&self) -> bool {
+        self.links.all().iter().any(|link| link.has_gathered())
+    }
+
     /// Whether all bytes that were taken are with the other ends, or with their kernels, whatever is still to be asked for.
     pub fn has_carried_all(&self) -> bool {
         self.links.view().all().all(|link| link.has_carried_all())
