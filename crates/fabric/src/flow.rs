@@ -76,6 +76,10 @@ pub struct Owed {
     is_due: bool,
 }
 
+/// What is charged for what each link has brought to one receiver and nobody has taken.
+#[derive(Debug, Default)]
+pub struct Waiting(Counts<u32>);
+
 /// A number for each key. That of the key that was asked for last is at hand: mostly it is asked for again.
 #[derive(Debug, Default)]
 struct Counts<K> {
@@ -213,9 +217,41 @@ impl<K: Hash + Eq> Counts<K> {
         self.last = known.unwrap_or_else(|| self.all.insert_full(key, 0).0);
     }
 
-    /// It has none any more. Another may be where it was, or none: what is at hand is only used for its own key.
-    fn forget(&mut self, key: &K) {
-        self.all.swap_remove(key);
+    /// It has none any more. Another may be where it was, or none: what is at hand is only used for its own key. Returns
+    /// what it had.
+    fn forget(&mut self, key: &K) -> Option<u64> {
+        self.all.swap_remove(key)
+    }
+}
+
+impl Waiting {
+    /// Nothing.
+    pub const fn new() -> Self {
+        Self(Counts::new())
+    }
+
+    /// A message that is charged with `charge` has come by `link`.
+    ///
+    /// # Errors
+    /// If more waits of it than any window holds.
+    pub fn arrived(&mut self, link: u32, charge: u32) -> Result<(), Malformed> {
+        let waiting = self.0.of(link);
+        let all = *waiting + u64::from(charge);
+        if all > WINDOW_CARRIED {
+            return Err(Malformed::Unknown("credit"));
+        }
+        *waiting = all;
+        Ok(())
+    }
+
+    /// It was taken.
+    pub fn taken(&mut self, link: u32, charge: u32) {
+        *self.0.of(link) -= u64::from(charge);
+    }
+
+    /// `link` is no more. Returns what waits of it.
+    pub fn forget(&mut self, link: u32) -> u64 {
+        self.0.forget(&link).unwrap_or(0)
     }
 }
 

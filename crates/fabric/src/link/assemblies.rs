@@ -37,8 +37,10 @@ struct Assembly {
     buffer: Option<Vec<u8>>,
     to: Place,
     size: usize,
+    /// How much has arrived, or is being written.
+    arrived: usize,
     done: bool,
-    /// Nobody wants it any more: what to say to its sender when it has arrived.
+    /// Nobody wants it any more: what to say to its sender when it has arrived. Nothing of it is kept.
     rejection: Option<Frame>,
     /// Its sender has given up, and knows. Kept until somebody takes it or nobody will: then its sender is not told
     /// once more.
@@ -57,8 +59,9 @@ impl Assemblies {
         }
         let mut buffer = Vec::new();
         buffer.try_reserve_exact(size)?;
-        let (buffer, done, rejection, is_withdrawn) = (Some(buffer), false, None, false);
-        let assembly = Assembly { buffer, to, size, done, rejection, is_withdrawn };
+        let (buffer, rejection) = (Some(buffer), None);
+        let (arrived, done, is_withdrawn) = (0, false, false);
+        let assembly = Assembly { buffer, to, size, arrived, done, rejection, is_withdrawn };
         state.all.insert(token, assembly);
         Ok(true)
     }
@@ -69,15 +72,24 @@ impl Assemblies {
         lock(&self.0).all.contains_key(&token)
     }
 
+    /// Bytes that are kept, or will be.
+    #[cfg(test)]
+    pub fn held(&self) -> u64 {
+        let capacity = |assembly: &Assembly| assembly.buffer.as_ref().map_or(0, Vec::capacity);
+        lock(&self.0).all.values().map(|assembly| capacity(assembly) as u64).sum()
+    }
+
     /// What its next piece, of `length` bytes, is written behind.
     ///
     /// # Errors
     /// If there is none to be written. What has arrived stays as it is.
     pub fn buffer(&self, token: u32, length: usize) -> Result<Vec<u8>, Malformed> {
         let mut state = lock(&self.0);
-        let Assembly { buffer, size, .. } = state.all.get_mut(&token).ok_or(UNKNOWN)?;
-        let fits = |buffer: &mut Vec<u8>| length > 0 && buffer.len() + length <= *size;
-        buffer.take_if(fits).ok_or(UNKNOWN)
+        let Assembly { buffer, size, arrived, .. } = state.all.get_mut(&token).ok_or(UNKNOWN)?;
+        let fits = length > 0 && *arrived + length <= *size;
+        let buffer = buffer.take_if(|_| fits).ok_or(UNKNOWN)?;
+        *arrived += length;
+        Ok(buffer)
     }
 
     /// One more piece is written. Returns what is to be done if that was the last.
@@ -88,8 +100,8 @@ impl Assemblies {
         let mut state = lock(&self.0);
         let Entry::Occupied(mut entry) = state.all.entry(token) else { return Err(UNKNOWN) };
         let assembly = entry.get_mut();
-        assembly.done = buffer.len() == assembly.size;
-        assembly.buffer = Some(buffer);
+        assembly.done = assembly.arrived == assembly.size;
+        assembly.buffer = Some(if assembly.rejection.is_none() { buffer } else { Vec::new() });
         if !assembly.done {
             return Ok(None);
         }
@@ -120,6 +132,8 @@ impl Assemblies {
         let mut state = lock(&self.0);
         if let Some(assembly) = state.all.get_mut(&token).filter(|assembly| assembly.is_coming()) {
             assembly.rejection = Some(rejection);
+            // A sender that never sends the rest would have it kept as long as the link.
+            assembly.buffer.iter_mut().for_each(|buffer| *buffer = Vec::new());
             return None;
         }
         let taken = state.all.remove(&token);
@@ -178,6 +192,8 @@ fn given_back(rejection: Frame) -> Option<Frame> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::Refusal;
+    use crate::matching::Tag;
 
     const TO: Place = Place { slot: 7, generation: 0 };
 
@@ -197,6 +213,26 @@ mod tests {
         assert_eq!(all.buffer(1, 1), Err(UNKNOWN));
         assert_eq!(all.take(1), Some(vec![7; 3]));
         assert_eq!(all.take(1), None);
+    }
+
+    /// Nothing is kept of what nobody wants, whether a piece is just written or not, and its sender is told when it has sent all.
+    #[test]
+    fn what_nobody_wants_is_not_kept() {
+        let all = Assemblies::default();
+        let (from, tag, reason) = (TO, Tag(0), Refusal::Gone);
+        for (token, is_written) in [(1, true), (2, false)] {
+            assert_eq!(all.begin(token, TO, 3), Ok(true));
+            let rejection = Frame::Rejected { from, to: TO, tag, token, bytes: 64, reason };
+            let mut first = is_written.then(|| all.buffer(token, 2).unwrap());
+            assert!(all.reject(token, rejection).is_none());
+            let mut buffer = first.take().unwrap_or_else(|| all.buffer(token, 2).unwrap());
+            buffer.extend_from_slice(&[7; 2]);
+            assert!(all.piece(token, buffer).unwrap().is_none());
+            assert_eq!(all.held(), 0);
+            assert_eq!(all.buffer(token, 2), Err(UNKNOWN), "it is longer than was offered");
+            let ended = all.piece(token, all.buffer(token, 1).unwrap()).unwrap().unwrap();
+            assert_eq!(ended.answers, [Some(Frame::Done { token }), Some(rejection)]);
+        }
     }
 
     /// Threads may keep a link that is over for long: it keeps what somebody may want, and nothing else.

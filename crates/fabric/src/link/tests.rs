@@ -2,12 +2,14 @@
 //! breaks: every message is taken or told, once and in order, and nothing holds more than its
 //! bound.
 
+mod stranger;
+
 use super::delivery::Delivery;
 use super::out::ANSWERS_MOST;
 use super::*;
 use crate::flow::{CHARGE_LEAST, GONE_MOST, WINDOW};
 use crate::frame::{EAGER_MOST, Frame, HEAD, Head};
-use crate::inbox::{Body, Inboxes, Taken};
+use crate::inbox::{Body, Inbox, Inboxes, Taken};
 use crate::links::Links;
 use crate::matching::Match;
 use crate::payload::{Buffer, Payload};
@@ -15,6 +17,7 @@ use crate::progress::Wait;
 use crate::transport::{self, Receiver, Sender, Sending, Sent as Carried, Sink};
 use proptest::prelude::*;
 use std::collections::{BTreeSet, VecDeque};
+use std::mem;
 
 /// Frames that fit on the wire.
 const CAPACITY: usize = 6;
@@ -139,24 +142,27 @@ impl Side {
     fn lost(&self, link: &Arc<Link>, why: Broken) {
         link.end(why, self);
         self.links.remove(link);
+        self.inboxes.each(|inbox| inbox.forget(link.id));
     }
 }
 
 /// One link, as each of both sides has it: what the first one sends is on the first wire.
 fn connect(sides: &[Side; 2], wires: &[SharedWire; 2]) -> [Arc<Link>; 2] {
-    [0_usize, 1].map(|side| {
-        let ends = Ends {
-            sender: Sending::new(WireSender(wires[side].clone())),
-            receiver: Receiving::new(WireReceiver(wires[1 - side].clone())),
-            readable: Vec::new(),
-            writable: None,
-            in_memory: true,
-            poll_is_enough: false,
-            glance: None,
-        };
-        let peer = sides[1 - side].id;
-        sides[side].links.insert(|number| Link::new(number, peer, ends))
-    })
+    [0_usize, 1].map(|side| end(&sides[side], sides[1 - side].id, &wires[side], &wires[1 - side]))
+}
+
+/// A link to `peer` as `side` has it.
+fn end(side: &Side, peer: ContextId, out: &SharedWire, input: &SharedWire) -> Arc<Link> {
+    let ends = Ends {
+        sender: Sending::new(WireSender(out.clone())),
+        receiver: Receiving::new(WireReceiver(input.clone())),
+        readable: Vec::new(),
+        writable: None,
+        in_memory: true,
+        poll_is_enough: false,
+        glance: None,
+    };
+    side.links.insert(|number| Link::new(number, peer, ends))
 }
 
 impl Home for Side {
@@ -219,6 +225,10 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = (Vec<Step>, bool)> {
+    (prop::collection::vec(step(), 0..150), any::<bool>())
+}
+
+fn step() -> impl Strategy<Value = Step> {
     let kind = prop_oneof![
         (0..=EAGER_MOST).prop_map(Kind::Short),
         (0..200_usize).prop_map(Kind::Short),
@@ -226,15 +236,14 @@ fn steps() -> impl Strategy<Value = (Vec<Step>, bool)> {
         (EAGER_MOST + 1..300_000).prop_map(Kind::Lent),
         Just(Kind::Given((1 << 20) + 1)),
     ];
-    let step = prop_oneof![
+    prop_oneof![
         12 => (0..3_usize, kind).prop_map(|(to, kind)| Step::Send { to, kind }),
         20 => any::<bool>().prop_map(|back| Step::Arrive { back }),
         8 => (0..3_usize).prop_map(|at| Step::Take { at }),
         1 => (0..3_usize).prop_map(|at| Step::Close { at }),
         2 => Just(Step::GiveUp),
         1 => Just(Step::Break),
-    ];
-    (prop::collection::vec(step, 0..150), any::<bool>())
+    ]
 }
 
 struct World {
@@ -251,6 +260,15 @@ struct World {
     failed: BTreeSet<u64>,
     /// What had arrived and was not taken when its receiver went.
     unread: BTreeSet<u64>,
+    /// What was taken that another has sent.
+    strayed: Vec<Strayed>,
+}
+
+/// A message of another: the name of its offer, if it was long.
+struct Strayed {
+    tag: Tag,
+    token: Option<u32>,
+    data: Buffer,
 }
 
 impl World {
@@ -278,6 +296,7 @@ impl World {
             taken: vec![BTreeSet::new(); 3],
             failed: BTreeSet::new(),
             unread: BTreeSet::new(),
+            strayed: Vec::new(),
         }
     }
 
@@ -358,17 +377,20 @@ impl World {
         });
         let Some(Some(Taken::Message(message, credit))) = taken else { return };
         if let Some(bytes) = credit {
-            self.links[1].answer(Frame::Credit { place, bytes });
+            self.answer_by(message.link, Frame::Credit { place, bytes });
         }
         self.answer(place);
         let tag = message.tag.0;
-        let data = match message.body {
-            Body::Whole(data) => data,
+        let (data, token) = match message.body {
+            Body::Whole(data) => (data, None),
             Body::Offered(offered) => match offered.link.assembled(offered.token) {
-                Some(data) => data.into(),
+                Some(data) => (data.into(), Some(offered.token)),
                 None => return,
             },
         };
+        if message.from.context != self.sides[0].id {
+            return self.strayed.push(Strayed { tag: message.tag, token, data });
+        }
         assert!(data.iter().all(|byte| *byte == tag as u8), "another message's bytes");
         assert!(self.taken[at].last().is_none_or(|last| *last < tag), "{tag} was overtaken");
         self.taken[at].insert(tag);
@@ -388,8 +410,8 @@ impl World {
     fn close(&mut self, at: usize) {
         let place = self.to[at];
         let left = self.sides[1].inboxes.close(place).unwrap();
-        for (_, bytes) in left.owed {
-            self.links[1].answer(Frame::Credit { place, bytes });
+        for (link, bytes) in left.owed {
+            self.answer_by(link, Frame::Credit { place, bytes });
         }
         for message in left.messages {
             self.unread.insert(message.tag.0);
@@ -398,13 +420,18 @@ impl World {
             let rejected = |token| Frame::Rejected { from, to, tag, token, bytes, reason };
             match message.body {
                 Body::Offered(offered) => {
-                    self.links[1].reject_offer(offered.token, rejected(offered.token));
+                    offered.link.reject_offer(offered.token, rejected(offered.token));
                 }
-                Body::Whole(_) => self.links[1].answer(rejected(0)),
+                Body::Whole(_) => self.answer_by(message.link, rejected(0)),
             }
         }
         self.to[at] = self.sides[1].inboxes.open().unwrap();
         assert_ne!(self.to[at], place);
+    }
+
+    /// By the link of this number of the receivers', if it is there.
+    fn answer_by(&self, number: u32, frame: Frame) {
+        self.sides[1].links.numbered(number).iter().for_each(|link| link.answer(frame));
     }
 
     fn settle(&mut self) {
@@ -432,6 +459,28 @@ impl World {
     fn queued(&self, at: usize) -> u64 {
         self.sides[1].inboxes.with(self.to[at], |inbox| inbox.charged()).unwrap_or(0)
     }
+
+    /// All that was sent was taken or told, when all is quiet.
+    fn expect_all_told(&self, broke: bool) -> Result<(), TestCaseError> {
+        let told: Vec<u64> = lock(&self.sides[0].notices).iter().map(|n| n.tag.0).collect();
+        let told_once: BTreeSet<u64> = told.iter().copied().collect();
+        prop_assert_eq!(told.len(), told_once.len(), "told twice: {:?}", told);
+        prop_assert!(told_once.is_disjoint(&self.failed), "told by the call and by a notice");
+        for tag in 0..self.next {
+            let taken = self.taken.iter().any(|taken| taken.contains(&tag));
+            let told = told_once.contains(&tag) || self.failed.contains(&tag);
+            // Whether that it was not read can still be told depends on the connection.
+            let unread = broke && self.unread.contains(&tag);
+            prop_assert!(taken || told || unread, "{} was lost", tag);
+            prop_assert!(broke || !(taken && told), "{} was taken and told as lost", tag);
+        }
+        // Nothing waits, and without a break all windows are open again.
+        prop_assert!(self.lent.is_empty());
+        if !broke {
+            prop_assert_eq!(lock(&self.links[0].out).offers.held(), (0, 0));
+        }
+        Ok(())
+    }
 }
 
 proptest! {
@@ -453,23 +502,7 @@ proptest! {
             }
         }
         world.settle();
-        let told: Vec<u64> = lock(&world.sides[0].notices).iter().map(|n| n.tag.0).collect();
-        let told_once: BTreeSet<u64> = told.iter().copied().collect();
-        prop_assert_eq!(told.len(), told_once.len(), "told twice: {:?}", told);
-        prop_assert!(told_once.is_disjoint(&world.failed), "told by the call and by a notice");
-        for tag in 0..world.next {
-            let taken = world.taken.iter().any(|taken| taken.contains(&tag));
-            let told = told_once.contains(&tag) || world.failed.contains(&tag);
-            // Whether that it was not read can still be told depends on the connection.
-            let unread = broke && world.unread.contains(&tag);
-            prop_assert!(taken || told || unread, "{} was lost", tag);
-            prop_assert!(broke || !(taken && told), "{} was taken and told as lost", tag);
-        }
-        // Nothing waits, and without a break all windows are open again.
-        prop_assert!(world.lent.is_empty());
-        if !broke {
-            prop_assert_eq!(lock(&world.links[0].out).offers.held(), (0, 0));
-        }
+        world.expect_all_told(broke)?;
     }
 }
 
