@@ -432,6 +432,7 @@ fn what_was_bound_counts_to_the_job_and_goes_back_when_it_ends() {
     // What is wrong is named, and nothing changes.
     for (words, expected) in [
         (["--pid", "1"], "process 1 is the agent or the first of this node"),
+        (["--pid", "999999"], "process 999999 is not there"),
         (["--flow", "10.9.9.9"], "job job has no flow to 10.9.9.9"),
         (["--flow", &format!("{}:1", world.address(1))], "an open TCP connection of this node"),
     ] {

@@ -25,6 +25,11 @@ impl Kernel {
         user: Option<u32>,
     ) -> Result<(), BindError> {
         let processes = self.bindable(job, numbers, user)?;
+        if processes.is_empty()
+            && let Some(why) = none_there(numbers)
+        {
+            return Err(BindError::Refused(why));
+        }
         self.bind_all(job, &processes).map_err(BindError::Failed)
     }
 
@@ -42,7 +47,7 @@ impl Kernel {
             return Err(BindError::Refused(why.into()));
         }
         let Some(identity) = self.bindable(job, &[number], user)?.pop() else {
-            return Err(BindError::Refused(format!("process {process} has ended")));
+            return Err(BindError::Refused(format!("process {process} is not there")));
         };
         self.group.child(job.as_str()).and_then(|group| group.take_in(identity)).map_err(failed)
     }
@@ -221,6 +226,18 @@ impl Kernel {
     }
 }
 
+/// What is said where none of these processes is there. Some of several may have ended meanwhile, which is no mistake.
+fn none_there(numbers: &[u32]) -> Option<String> {
+    match numbers {
+        [] => None,
+        [number] => Some(format!("process {number} is not there")),
+        numbers => {
+            let numbers: Vec<_> = numbers.iter().map(u32::to_string).collect();
+            Some(format!("none of the processes {} is there", numbers.join(", ")))
+        }
+    }
+}
+
 /// Takes processes in, and notes those that were not there before.
 fn borrow_each(
     group: &Group,
@@ -279,6 +296,14 @@ mod tests {
         assert_eq!(many[..3], [999, 1_999, 2_999]);
         let bound = (most..2 * most).map(|cookie| (cookie, 7)).collect();
         assert_eq!(worth_binding(sockets(2_000).collect(), &bound), [999, 1_999]);
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_by_its_number() {
+        assert_eq!(none_there(&[]), None, "nothing was asked for");
+        assert_eq!(none_there(&[7]).as_deref(), Some("process 7 is not there"));
+        let several = Some("none of the processes 7, 9 is there");
+        assert_eq!(none_there(&[7, 9]).as_deref(), several);
     }
 
     #[test]
