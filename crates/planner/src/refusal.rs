@@ -394,6 +394,10 @@ fn offer(
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NotMeasured { nodes, .. } if nodes.is_empty() => f.write_str(
+                "nothing was measured of what the application's file has: the profile has no curve with its \
+                 numbers of nodes and its parameters",
+            ),
             Self::NotMeasured { values, nodes } => {
                 write!(f, "nothing was measured with these settings; measured:")?;
                 for (name, values) in values {
@@ -465,5 +469,28 @@ impl fmt::Display for CounterOffer {
             self.nodes,
             self.bandwidth_bits_per_second.rounded_up()
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Goal: of a file whose curves were never measured nothing is listed that is not there. Method: with other settings, and none.
+    #[test]
+    fn what_was_measured_is_told_where_anything_was() {
+        let sizes = BTreeSet::from(["5".to_owned(), "9".to_owned()]);
+        let values = BTreeMap::from([("size".parse().unwrap(), sizes)]);
+        let told = Reason::NotMeasured { values: values.clone(), nodes: [2, 4].into() }.to_string();
+        let expected =
+            "nothing was measured with these settings; measured: size = 5, 9; on 2, 4 nodes";
+        assert_eq!(told, expected);
+        let values = values.into_keys().map(|name| (name, BTreeSet::new())).collect();
+        let told = Reason::NotMeasured { values, nodes: BTreeSet::new() }.to_string();
+        assert!(
+            told.starts_with("nothing was measured of what the application's file has: "),
+            "{told}"
+        );
+        assert!(!told.contains("on  nodes") && !told.contains("size"), "{told}");
     }
 }
