@@ -191,6 +191,7 @@ mod tests {
             state: State {
                 is_adjusting: false,
                 is_doubted: false,
+                not_held_yet: None,
                 target: Share::from_percent(30).unwrap(),
                 phase: Phase::Steered,
                 actual: Some(actual),

@@ -241,6 +241,9 @@ fn a_run_outlives_its_controllers() {
     assert_code(&set, 0);
     let told = json(&set);
     assert_eq!(told["follows"], "the broker does not answer", "{told}");
+    assert_eq!(told["state"]["not_held_yet"], "the broker does not answer", "{told}");
+    let top = world.run(&["top", "--once"], 0);
+    assert!(top.contains("  not held yet: the broker does not answer"), "{top}");
     assert_eq!((&told["job"], &told["state"]["target_ppm"]), (&view["job"], &500_000.into()));
     world.start_broker();
     wait("the rate that was set", PATIENCE, || running.held() > 1.5 * held);

@@ -352,6 +352,11 @@ impl Controller {
         }
     }
 
+    /// Whether all nodes have schedules that were made for its target.
+    pub fn is_at_target(&self) -> bool {
+        self.in_force.as_ref().is_some_and(|in_force| self.aims_at(in_force.target_ppm))
+    }
+
     /// What waits for [`Controller::resolve`].
     pub fn pending(&self) -> Option<&Proposal> {
         self.pending.as_ref().map(|pending| &pending.proposal)

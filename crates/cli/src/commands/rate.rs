@@ -29,6 +29,7 @@ use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, Resources};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, Share};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// What `keeptime run --rate --json` prints.
@@ -254,7 +255,7 @@ pub fn set(command: &RateCommand) -> Result<Ending> {
         Answer::State(view) if *json => print_json(&view).map(|()| Ending::Done),
         Answer::State(view) => {
             let (rate, limit) = (view.state.target, view.limit_nanos);
-            print!("{}", table(std::slice::from_ref(&view)));
+            print!("{}", table(std::slice::from_ref(&*view)));
             println!("{job} is ended when it has run for {}", limit.rounded());
             if let Some(reason) = view.follows {
                 println!(
@@ -307,6 +308,9 @@ pub fn top(arguments: &TopArguments) -> Result<Ending> {
 fn turned(view: &RateView) -> String {
     let RateView { job, state, .. } = view;
     let target = state.target;
+    if let Some(reason) = &state.not_held_yet {
+        return format!("{job} is not held at {target} of full speed yet: {reason}");
+    }
     match state.phase {
         Phase::Measured => format!("{job} is at full speed, to measure it"),
         Phase::Steered => format!("{job} is held at {target} of full speed from now on"),
@@ -422,8 +426,11 @@ fn kept(view: &RateView) -> String {
     }
 }
 
-fn describe(state: &State) -> &'static str {
-    match state.phase {
+fn describe(state: &State) -> Cow<'static, str> {
+    if let Some(reason) = &state.not_held_yet {
+        return format!("not held yet: {reason}").into();
+    }
+    let told = match state.phase {
         Phase::Measured => "at full speed, to measure it",
         // Its actual rate is still that of the former target.
         Phase::Steered if state.is_adjusting => "adjusting",
@@ -431,7 +438,8 @@ fn describe(state: &State) -> &'static str {
         Phase::Steered => "held",
         Phase::Unreported => "tells no progress: has its part of the CPU",
         Phase::Unmeasured => "nodes do not tell its CPU time: has its part of the CPU",
-    }
+    };
+    told.into()
 }
 
 const THRESHOLD: Share = match Share::from_percent(2) {
@@ -477,6 +485,7 @@ mod tests {
             phase: Phase::Steered,
             is_adjusting: false,
             is_doubted: false,
+            not_held_yet: None,
             actual: Some(0.2951),
             full_speed: Some(12.0),
             schedule: Some(schedule),
@@ -534,6 +543,7 @@ mod tests {
             phase: Phase::Steered,
             is_adjusting: false,
             is_doubted: false,
+            not_held_yet: None,
             actual: None,
             full_speed: None,
             schedule: None,
@@ -591,6 +601,7 @@ mod tests {
             phase,
             is_adjusting: false,
             is_doubted: false,
+            not_held_yet: None,
             actual: None,
             full_speed: None,
             schedule: None,
@@ -608,6 +619,12 @@ mod tests {
             follows: None,
         };
         assert_eq!(turned(&view), "r7 is held at 30 % of full speed from now on");
+        let not_held_yet = Some("the broker does not answer".to_owned());
+        let unheld = State { not_held_yet, ..state(Phase::Steered) };
+        let unheld = RateView { state: unheld, ..view.clone() };
+        let expected = "r7 is not held at 30 % of full speed yet: the broker does not answer";
+        assert_eq!(turned(&unheld), expected);
+        assert!(table(&[unheld]).ends_with(" -  not held yet: the broker does not answer\n"));
         let silent = RateView { state: state(Phase::Unreported), ..view };
         let expected = "r7 tells no progress: until it does, it has 30 % of its CPU";
         assert_eq!(turned(&silent), expected);

@@ -43,7 +43,7 @@ pub enum Asked {
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
     /// It stands so now.
-    State(RateView),
+    State(Box<RateView>),
     /// It stays at its former rate.
     Refused {
         /// Why, in the user's words.
@@ -192,7 +192,7 @@ fn unknown(directory: &Path, job: Handle) -> Result<Invalid> {
 /// If the directory cannot be read.
 pub fn views(directory: &Path) -> Result<Vec<RateView>> {
     let view = |job: Handle| match ask_at(&socket(directory, job), Asked::State) {
-        Ok(Answer::State(view)) => Some(view),
+        Ok(Answer::State(view)) => Some(*view),
         _ => None,
     };
     Ok(jobs(directory)?.into_iter().filter_map(view).collect())
@@ -252,6 +252,7 @@ mod tests {
             phase: Phase::Steered,
             is_adjusting: false,
             is_doubted: false,
+            not_held_yet: None,
             actual: Some(0.3),
             full_speed: Some(12.5),
             schedule: None,
@@ -296,10 +297,10 @@ mod tests {
         let path = socket(directory.path(), Handle::new(7));
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
-        let _door = Door::at(path.clone(), |_| Answer::State(view())).unwrap();
+        let _door = Door::at(path.clone(), |_| Answer::State(Box::new(view()))).unwrap();
         let second = Door::at(path.clone(), |_| Answer::Refused { reason: "second".into() });
         assert!(format!("{:#}", second.unwrap_err()).contains("cannot listen at"));
-        assert_eq!(ask_at(&path, Asked::State).unwrap(), Answer::State(view()));
+        assert_eq!(ask_at(&path, Asked::State).unwrap(), Answer::State(Box::new(view())));
     }
 
     #[test]
@@ -307,11 +308,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = socket(directory.path(), Handle::new(7));
         let door = Door::at(path.clone(), |asked| match asked {
-            Asked::State => Answer::State(view()),
+            Asked::State => Answer::State(Box::new(view())),
             Asked::Set { target } => Answer::Refused { reason: format!("no {target}") },
         });
         let door = door.unwrap();
-        assert_eq!(ask_at(&path, Asked::State).unwrap(), Answer::State(view()));
+        assert_eq!(ask_at(&path, Asked::State).unwrap(), Answer::State(Box::new(view())));
         let target = Share::from_percent(90).unwrap();
         let refused = Answer::Refused { reason: "no 90 %".into() };
         assert_eq!(ask_at(&path, Asked::Set { target }).unwrap(), refused);
@@ -322,7 +323,7 @@ mod tests {
         let said = String::from_utf8(said).unwrap();
         assert!(said.contains("not a request") && said.contains("1000000"), "{said}");
         drop(UnixStream::connect(&path).unwrap());
-        assert_eq!(ask_at(&path, Asked::State).unwrap(), Answer::State(view()));
+        assert_eq!(ask_at(&path, Asked::State).unwrap(), Answer::State(Box::new(view())));
         drop(door);
         assert!(!path.exists());
     }

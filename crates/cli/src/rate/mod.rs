@@ -39,7 +39,7 @@ use printed::Printed;
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use steering::{Aimed, Begins, Memory, Nodes, Phase, Used, Wanted};
+use steering::{Aimed, Begins, Memory, Nodes, Phase, State, Used, Wanted};
 
 /// Steers one run until it is dropped.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ impl Steered {
         let way = Way {
             keeper,
             // How it begins is said when it is started.
-            phases: vec![view.state.phase],
+            stood: vec![standing(&view.state)],
             view,
             time,
             counting: Counting::of(application.progress_source(), clock),
@@ -190,8 +190,8 @@ struct Way<F> {
     time: RunTime,
     /// Where its lines do not tell of progress.
     counting: Option<Counting>,
-    /// Those in which it was.
-    phases: Vec<Phase>,
+    /// How it stood so far: its phase, and whether it had what that takes.
+    stood: Vec<(Phase, bool)>,
     /// It has no controller, which was said.
     is_alone: bool,
     /// Its full speed does not fit, which was said.
@@ -236,11 +236,11 @@ impl<F: FnMut(News<'_>)> Way<F> {
             Asked::State => Ok(Aimed::Now),
             Asked::Set { target } => self.tell(&Event::Set { target }),
         };
-        let view = self.view.clone();
+        let view = Box::new(self.view.clone());
         match told {
             Ok(Aimed::Now) => Answer::State(view),
             Ok(Aimed::Later { reason }) => {
-                Answer::State(RateView { follows: Some(reason), ..view })
+                Answer::State(Box::new(RateView { follows: Some(reason), ..*view }))
             }
             Err(reason) => Answer::Refused { reason },
         }
@@ -279,9 +279,9 @@ impl<F: FnMut(News<'_>)> Way<F> {
     fn tick(&mut self) {
         drop(self.tell(&Event::Tick { now: self.clock.elapsed().into() }));
         self.ask_what_keeps();
-        let phase = self.view.state.phase;
-        if !self.phases.contains(&phase) {
-            self.phases.push(phase);
+        let standing = standing(&self.view.state);
+        if !self.stood.contains(&standing) {
+            self.stood.push(standing);
             (self.on_news)(News::Turned(&self.view));
         }
     }
@@ -363,6 +363,11 @@ impl Counting {
         let again = is_used && std::mem::take(&mut self.is_untold);
         told.map(Event::Counted).or(again.then_some(Event::Answered))
     }
+}
+
+/// In which phase a run is, and whether it has what that takes.
+fn standing(state: &State) -> (Phase, bool) {
+    (state.phase, state.not_held_yet.is_none())
 }
 
 /// What nodes tell of a job of which they count nothing.

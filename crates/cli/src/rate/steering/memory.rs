@@ -47,6 +47,9 @@ pub struct Memory {
     /// Another target was asked for, and no report is of it yet.
     #[serde(default)]
     pub(super) is_adjusting: bool,
+    /// Why what was asked of its nodes last is not so, in the user's words.
+    #[serde(default)]
+    pub(super) not_done: Option<String>,
 }
 
 /// A change that could not be made yet.
@@ -106,6 +109,9 @@ pub struct State {
     /// Full speed is what an earlier run has found, and does not fit: it is measured when its nodes have room for that.
     #[serde(default, rename = "doubted", skip_serializing_if = "std::ops::Not::not")]
     pub is_doubted: bool,
+    /// It is not held at its target yet: why, in the user's words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_held_yet: Option<String>,
     /// The part of full speed that the last report told.
     pub actual: Option<f64>,
     /// Work in a second at full speed, now.
@@ -145,6 +151,7 @@ impl Memory {
             unlike: 0,
             waiting: None,
             is_adjusting: false,
+            not_done: None,
         })
     }
 
@@ -200,6 +207,7 @@ impl Memory {
             phase,
             is_adjusting,
             is_doubted: self.is_doubted(),
+            not_held_yet: None,
             actual,
             full_speed,
             schedule,
@@ -213,7 +221,9 @@ impl Memory {
         };
         let view = controller.view();
         let each = view.schedules.iter().map(|schedule| schedule.cpu());
+        let not_held_yet = self.not_done.clone().filter(|_| !controller.is_at_target());
         State {
+            not_held_yet,
             actual: view.actual,
             full_speed: is_told.then_some(view.full_speed),
             schedule: view.schedules.iter().copied().max_by_key(|schedule| schedule.cpu()),

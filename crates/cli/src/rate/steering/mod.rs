@@ -214,8 +214,8 @@ impl<N: Nodes> Steering<N> {
                 })
             }
             Applied::InForce { .. } => Ok(self.aim_at(target, Aimed::Now)),
-            Applied::NotYet => Ok(self.aim_at(target, Aimed::later("it is being changed"))),
-            Applied::Unknown => Ok(self.aim_at(target, Aimed::later("the broker does not answer"))),
+            Applied::NotYet => Ok(self.aim_at(target, Aimed::later(BEING_CHANGED))),
+            Applied::Unknown => Ok(self.aim_at(target, Aimed::later(NO_ANSWER))),
         }
     }
 
@@ -422,6 +422,7 @@ impl<N: Nodes> Steering<N> {
             let Some(schedule) = schedules.first() else { break };
             self.nodes.remember(&self.memory);
             outcome = self.nodes.apply(schedules, matches!(turn, Turn::Waits { .. }));
+            self.memory.not_done = outcome.why_not();
             let Some(controller) = self.memory.stage.controller() else { break };
             next = match &outcome {
                 Applied::InForce { since } => {
@@ -455,6 +456,18 @@ impl<N: Nodes> Steering<N> {
     }
 }
 
+impl Applied {
+    /// Why not all nodes have it, in the user's words; nothing if they do.
+    fn why_not(&self) -> Option<String> {
+        match self {
+            Self::InForce { .. } => None,
+            Self::Refused { reason } => Some(reason.clone()),
+            Self::NotYet => Some(BEING_CHANGED.to_owned()),
+            Self::Unknown => Some(NO_ANSWER.to_owned()),
+        }
+    }
+}
+
 impl Aimed {
     fn later(reason: &str) -> Self {
         Self::Later { reason: reason.to_owned() }
@@ -481,6 +494,8 @@ fn fit(schedules: &[Schedule], free: &[CpuPpm]) -> bool {
     }
 }
 
+const BEING_CHANGED: &str = "it is being changed";
+const NO_ANSWER: &str = "the broker does not answer";
 /// How often it is asked for a turn: while it is, nobody comes first who asked later.
 const ASK_AGAIN: Nanos = Nanos::from_millis(250);
 /// Reports span at least this: longer than the longest period, and few questions to the agents.

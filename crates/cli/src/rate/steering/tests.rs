@@ -127,6 +127,38 @@ fn a_run_is_adjusting_until_a_report_of_its_new_target_comes() {
     assert!(!is_adjusting(&run));
 }
 
+// Goal: a run that goes on at full speed since nobody carries its first share out is not said to be held, whoever asks, until
+// it is. Method: a broker that is away, and nodes that refuse, once full speed is known, and before another rate is asked for.
+#[test]
+fn a_run_is_not_held_before_its_nodes_have_its_share() {
+    let why = |run: &Run| run.steering.state().not_held_yet;
+    let away = Some("the broker does not answer".to_owned());
+    let refused = || Applied::Refused { reason: "n1 is short".into() };
+    for (answer, said) in
+        [(Applied::Unknown, away.clone()), (refused(), Some("n1 is short".into()))]
+    {
+        let mut run = Run::start(30);
+        assert_eq!(why(&run), None, "it is measured");
+        let full = Schedule::new(FULL, Nanos::from_millis(100));
+        run.world.0.borrow_mut().schedules = Some(vec![full; 2]);
+        run.answer(Some(answer), false);
+        run.mean(200);
+        assert_eq!((run.steering.phase(), why(&run)), (Phase::Steered, said.clone()));
+        run.killed(false);
+        assert_eq!(why(&run), said, "who goes on knows it");
+        run.answer(None, false);
+        let now = run.world.0.borrow().plant.now();
+        run.steering.tick(now);
+        assert_eq!(why(&run), None);
+        run.mean(100);
+        run.answer(Some(Applied::Unknown), false);
+        run.mean(100);
+        assert_eq!(why(&run), None, "a correction is missed, not the share");
+        run.steering.set(percent(60)).unwrap();
+        assert_eq!(why(&run), away);
+    }
+}
+
 #[test]
 fn a_rate_that_cannot_be_had_changes_nothing_and_says_why() {
     let mut run = Run::steered(30);
