@@ -95,6 +95,10 @@ fn bandwidth_is_reserved_without_cpu() {
     assert!(text.ends_with(": n1 n2, 20 Mbit/s for each flow (0>1)\n"), "{text}");
     let all = ["reserve", "--nodes", "n1,n2", "--cpu", "30%", "--for", "10min"];
     assert!(world.run(&all, 0).starts_with("r2 active, "));
+    let quiet = world.keeptime(&[&all[..], &["--quiet"]].concat()).output().unwrap();
+    assert_code(&quiet, 1);
+    assert!(quiet.stdout.is_empty(), "a script takes it for a handle: {}", said(&quiet));
+    assert!(said(&quiet).contains("refused: CPU of n1 lacks 30 %"), "{}", said(&quiet));
     let mut sending = Sending::start(&world, "r1");
     let before = Instant::now();
     let sent = || world.jobs()[0].flows[0].sent_bytes.get();

@@ -237,7 +237,8 @@ pub struct ReserveArguments {
     /// Only ask whether and how it would be granted
     #[arg(long)]
     pub dry_run: bool,
-    /// Print the handle of what was granted, and nothing else: for scripts
+    /// Print the handle of what was granted, and nothing else: for scripts, which find why something is refused on the
+    /// standard error
     #[arg(short, long, conflicts_with_all = ["json", "dry_run"])]
     pub quiet: bool,
     /// Print JSON instead of a sentence

@@ -82,7 +82,12 @@ pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
         }
         Err(error) => {
             let waited = arguments.wait.map(|_| Nanos::from(asked.elapsed()));
-            refused_lasting(error, waited, Some(asked_for), arguments.json)
+            let told = match (arguments.json, arguments.quiet) {
+                (true, _) => Told::Json,
+                (false, true) => Told::Aside,
+                (false, false) => Told::Words,
+            };
+            tell_refused(error, waited, Some(asked_for), told)
         }
     }
 }
@@ -344,18 +349,43 @@ pub(super) fn refused_lasting(
     asked_for: Option<AskedFor>,
     json: bool,
 ) -> Result<Ending> {
+    tell_refused(error, waited_nanos, asked_for, if json { Told::Json } else { Told::Words })
+}
+
+/// How a refusal is told.
+#[derive(Debug, Clone, Copy)]
+enum Told {
+    /// As JSON.
+    Json,
+    /// As sentences.
+    Words,
+    /// As sentences on the standard error: a script reads a handle from what is printed, and nothing else.
+    Aside,
+}
+
+fn tell_refused(
+    error: ClientError,
+    waited_nanos: Option<Nanos>,
+    asked_for: Option<AskedFor>,
+    told: Told,
+) -> Result<Ending> {
     let Some(Problem { handle, refusal: Some(refusal), .. }) = error.problem() else {
         return Err(failure(error));
     };
-    if json {
-        let end = refusal.latest_end_unix_nanos;
-        let lasting = asked_for.map(|AskedFor { lasting, from }| lasting.told(from, end));
-        print_json(&ToldRefusal { problem: error.problem(), waited_nanos, lasting })?;
-        return Ok(Ending::Refused);
+    let words = || {
+        let name = handle.map(|handle| format!("{handle} ")).unwrap_or_default();
+        let why = refusal.words(&in_local_time);
+        format!("{name}refused: {why}\n{}", offers(refusal, asked_for))
+    };
+    match told {
+        Told::Json => {
+            let end = refusal.latest_end_unix_nanos;
+            let lasting = asked_for.map(|AskedFor { lasting, from }| lasting.told(from, end));
+            print_json(&ToldRefusal { problem: error.problem(), waited_nanos, lasting })?;
+        }
+        Told::Words => print!("{}", words()),
+        Told::Aside => eprint!("{}", words()),
     }
-    let name = handle.map(|handle| format!("{handle} ")).unwrap_or_default();
-    println!("{name}refused: {}", refusal.words(&in_local_time));
-    print!("{}", offers(refusal, asked_for));
     Ok(Ending::Refused)
 }
 
