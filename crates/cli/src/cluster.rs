@@ -6,7 +6,7 @@ use crate::arguments::BrokerPlace;
 use crate::machine::Machine;
 use crate::place::{self, Found, Where};
 use crate::reach::{AgentPlace, KeptAgents, Ranks, Reach, RemoteLauncher, address};
-use crate::{brokers, topology};
+use crate::{brokers, story, topology};
 use anyhow::{Context, Result};
 use keeptime_agent::client::{Client, ClientError};
 use keeptime_broker::client::Client as Broker;
@@ -16,6 +16,7 @@ use keeptime_launch::mpi::Mpi;
 use keeptime_launch::remote::Launcher;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;
+use keeptime_model::drain::Drained;
 use keeptime_model::name::Name;
 use keeptime_model::profile::{Conditions, Program};
 use keeptime_model::topology::{LinkDirection, NodeIndex, Topology};
@@ -177,6 +178,27 @@ impl Cluster {
             free.filter(|_| node.is_to_be_had() && may_be).unwrap_or(CpuPpm::new(0))
         };
         Ok(Availability::with_free(topology, reservable, link_free, cpu_free))
+    }
+
+    /// Why nodes that what is run may be granted are not to be had now, and which are the only ones; nothing where all are.
+    ///
+    /// # Errors
+    /// If the broker does not answer.
+    pub fn not_to_be_had(&self) -> Result<Vec<String>> {
+        let (nodes, _) = overview(&self.broker()?)?;
+        let mut why: Vec<_> = nodes.iter().filter_map(|node| self.why_not(node)).collect();
+        why.extend(Some(&self.among).filter(|among| !among.is_empty()).map(story::only));
+        Ok(why)
+    }
+
+    fn why_not(&self, node: &Node) -> Option<String> {
+        let name =
+            Some(&node.name).filter(|name| self.among.is_empty() || self.among.contains(*name))?;
+        match &node.drained {
+            _ if !node.connected => Some(format!("the agent of {name} is not connected")),
+            Some(Drained { by, reason, .. }) => Some(format!("{name} is drained ({by}: {reason})")),
+            None => None,
+        }
     }
 
     /// The conditions under which `application` is measured and run here.

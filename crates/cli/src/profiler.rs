@@ -14,7 +14,7 @@ use keeptime_model::Invalid;
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::profile::{Curve, Profile};
 use keeptime_model::topology::Topology;
-use keeptime_model::units::BitsPerSecond;
+use keeptime_model::units::{BitsPerSecond, CpuPpm};
 use keeptime_planner::availability::Availability;
 use keeptime_planner::guided::{self, Others};
 use keeptime_planner::placement::{Placed, max_rate};
@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
+use std::iter;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -52,6 +53,13 @@ pub enum Extent {
     Known(Wanted),
 }
 
+/// There are not so many nodes with so much CPU free.
+#[derive(Debug)]
+struct TooFew {
+    nodes: u32,
+    cpu: CpuPpm,
+}
+
 /// The nodes that hold the most for each flow of `application` now, for each number of nodes.
 ///
 /// # Errors
@@ -61,7 +69,8 @@ pub fn places(
     application: &Application,
     numbers: impl IntoIterator<Item = u32>,
 ) -> Result<BTreeMap<u32, Placed>> {
-    places_on(cluster.topology(), &cluster.availability()?, application, numbers)
+    let placed = places_on(cluster.topology(), &cluster.availability()?, application, numbers);
+    told(cluster, placed)
 }
 
 /// What links can promise to each flow of `application` on any of these numbers of nodes, whatever of them is reserved now;
@@ -76,7 +85,7 @@ pub fn rate_promised(
 ) -> Result<Option<BitsPerSecond>> {
     let topology = cluster.topology();
     let idle = idle_links(topology, &cluster.availability()?);
-    Ok(rate_least(&places_on(topology, &idle, application, numbers)?))
+    Ok(rate_least(&told(cluster, places_on(topology, &idle, application, numbers))?))
 }
 
 fn places_on(
@@ -84,17 +93,29 @@ fn places_on(
     free: &Availability,
     application: &Application,
     numbers: impl IntoIterator<Item = u32>,
-) -> Result<BTreeMap<u32, Placed>> {
+) -> Result<BTreeMap<u32, Placed>, TooFew> {
     let (pattern, cpu) = (application.pattern(), application.cpu());
     let place = |nodes| {
         let placed = max_rate(topology, free, pattern, nodes, cpu);
-        placed.map(|placed| (nodes, placed)).ok_or_else(|| {
-            let reason =
-                format!("{nodes} nodes with {cpu} of a CPU free are needed, and there are fewer");
-            NotNow { reason }.into()
-        })
+        placed.map(|placed| (nodes, placed)).ok_or(TooFew { nodes, cpu })
     };
     numbers.into_iter().map(place).collect()
+}
+
+/// The same, or why some nodes do not count.
+fn told<T>(cluster: &Cluster, placed: Result<T, TooFew>) -> Result<T> {
+    placed.or_else(|short| Err(short.not_now(&cluster.not_to_be_had()?).into()))
+}
+
+impl TooFew {
+    /// `why`: some nodes do not count.
+    fn not_now(&self, why: &[String]) -> NotNow {
+        let Self { nodes, cpu } = self;
+        let short =
+            format!("{nodes} nodes with {cpu} of a CPU free are needed, and there are fewer");
+        let reason = iter::once(&short).chain(why).map(String::as_str).collect::<Vec<_>>();
+        NotNow { reason: reason.join("; ") }
+    }
 }
 
 /// The same with nothing reserved on any link.
@@ -319,7 +340,7 @@ fn progress_bar(most: usize, done: usize) -> ProgressBar {
 mod tests {
     use super::*;
     use keeptime_model::profile::Conditions;
-    use keeptime_model::units::{CpuPpm, Nanos};
+    use keeptime_model::units::Nanos;
     use std::os::unix::fs::symlink;
     use std::thread::yield_now;
     use std::time::{Duration, Instant};
@@ -340,6 +361,21 @@ mod tests {
         let file = "name = \"ray\"\ncommand = [\"ray\"]\npattern = \"pairs\"\nnodes = [2]\n\
                     cpu = \"20 %\"\ntimeout = \"60 s\"\ntime = \"wall\"\n";
         Application::from_toml(file).unwrap()
+    }
+
+    // Goal: who cannot measure for want of nodes learns which do not count, and why. Method: three, where there are two.
+    #[test]
+    fn too_few_nodes_are_told_with_those_that_do_not_count() {
+        let (topology, free) = busy();
+        let short = places_on(&topology, &free, &application(), [3]).unwrap_err();
+        let reason = |why: &[&str]| {
+            let why: Vec<_> = why.iter().map(|why| (*why).to_owned()).collect();
+            short.not_now(&why).reason
+        };
+        let needed = "3 nodes with 20 % of a CPU free are needed, and there are fewer";
+        assert_eq!(reason(&[]), needed);
+        let why = ["the agent of n1 is not connected", "n2 is drained (ada: disk)"];
+        assert_eq!(reason(&why), [needed, why[0], why[1]].join("; "));
     }
 
     // Goal: a busy moment lowers no grid for good, and yet nothing is begun that cannot be held.

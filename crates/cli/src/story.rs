@@ -3,13 +3,15 @@
 
 use keeptime_model::application::Parameters;
 use keeptime_model::goal::Preference;
+use keeptime_model::name::Name;
 use keeptime_model::topology::Topology;
 use keeptime_model::units::Nanos;
 use keeptime_planner::explanation::Stage;
 use keeptime_planner::instead::Instead;
 use keeptime_planner::outline::{CurveOutline, Outline};
-use keeptime_planner::refusal::{Change, Refusal};
+use keeptime_planner::refusal::{Change, Reason, Refusal};
 use keeptime_planner::translate::{Decision, Plan, Verdict};
+use std::collections::BTreeSet;
 
 /// The whole way of a request, stage by stage, and its end.
 pub fn decision(decision: &Decision, topology: &Topology) -> String {
@@ -112,6 +114,28 @@ pub fn refusal(refusal: &Refusal) -> String {
     text
 }
 
+/// Which nodes may be used, where that is a part of why a goal is refused; `among` = no others, if any is named.
+pub fn confined(verdict: &Verdict, among: &BTreeSet<Name>) -> String {
+    let Verdict::Refused(Refusal { reason, .. }) = verdict else { return String::new() };
+    let is_of_nodes = matches!(
+        reason,
+        Reason::NodesBusy(_)
+            | Reason::NodesMissing(_)
+            | Reason::LinkBusy(_)
+            | Reason::LinkTooSlow(_)
+    );
+    match among.is_empty() || !is_of_nodes {
+        true => String::new(),
+        false => only(among) + "\n",
+    }
+}
+
+/// That no other nodes than these may be used.
+pub fn only(among: &BTreeSet<Name>) -> String {
+    let names: Vec<_> = among.iter().map(Name::as_str).collect();
+    format!("no other nodes may be used than {} (--among, or a job of Slurm's)", names.join(", "))
+}
+
 /// Parameters as `interleave 0, size 512`.
 pub fn parameters(parameters: &Parameters) -> String {
     let parts: Vec<_> = parameters.iter().map(|(name, value)| format!("{name} {value}")).collect();
@@ -196,6 +220,7 @@ mod tests {
     use keeptime_model::units::{BitsPerSecond, CpuPpm, Share};
     use keeptime_planner::availability::Placement;
     use keeptime_planner::drift::Drift;
+    use keeptime_planner::refusal::NodeShortage;
 
     /// For nine runs in ten, which twelve deviations support.
     fn planned() -> Plan {
@@ -241,6 +266,24 @@ mod tests {
                         in 980 ms (--prefer best)\n";
         assert_eq!(instead(&all), expected);
         assert_eq!(instead(&[]), "");
+    }
+
+    // Goal: who has named nodes is told them where they are too few, and not where time is short.
+    #[test]
+    fn named_nodes_are_told_where_nodes_are_short() {
+        let (needs, has, cpu_per_node_ppm) = (2, 1, CpuPpm::from_percent(25));
+        let short = Reason::NodesBusy(NodeShortage { needs, has, cpu_per_node_ppm });
+        let (at_least_nanos, within_nanos) = (None, Some(Nanos::from_secs(1)));
+        let fast = Reason::NoTimeBetween { at_least_nanos, within_nanos };
+        let told = |reason: &Reason, among: &[&str]| {
+            let (reason, counter_offers) = (reason.clone(), Vec::new());
+            let among = among.iter().map(|name| name.parse().unwrap()).collect();
+            confined(&Verdict::Refused(Refusal { reason, counter_offers }), &among)
+        };
+        let said = "no other nodes may be used than n1, n3 (--among, or a job of Slurm's)\n";
+        assert_eq!(told(&short, &["n3", "n1"]), said);
+        assert_eq!(told(&short, &[]), "");
+        assert_eq!(told(&fast, &["n1"]), "");
     }
 
     // Goal: nobody is told a share of runs that those which were measured do not support.

@@ -447,7 +447,13 @@ impl Refusal {
     /// Which resource, where and when, in people's words; `show` writes a time.
     pub fn words(&self, show: &dyn Fn(WallTime) -> String) -> String {
         let mut parts = vec![self.reason.words(show)];
-        parts.extend(self.lacking.iter().map(|lacking| lacking.words(show)));
+        parts.extend(self.beside(show));
+        parts.join("; ")
+    }
+
+    /// What is short besides, and which nodes do not count, in people's words; `show` writes a time.
+    pub fn beside(&self, show: &dyn Fn(WallTime) -> String) -> Vec<String> {
+        let mut parts: Vec<_> = self.lacking.iter().map(|lacking| lacking.words(show)).collect();
         if !self.unusable.is_empty() {
             let nodes = list(&self.unusable);
             parts.push(format!("not connected, or not able to enforce it: {nodes}"));
@@ -461,7 +467,7 @@ impl Refusal {
             parts.push(format!("kept for who waits longer: {}", list(&self.kept)));
         }
         parts.extend(self.without_mechanism.iter().map(ToString::to_string));
-        parts.join("; ")
+        parts
     }
 }
 

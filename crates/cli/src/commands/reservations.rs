@@ -389,8 +389,21 @@ fn tell_refused(
     Ok(Ending::Refused)
 }
 
+/// What the decision on a goal that was refused does not tell: what is short, which nodes do not count, and when the same
+/// would be admitted.
+pub(super) fn beside_decision(refusal: &Refusal, asked_for: AskedFor) -> String {
+    let lines = refusal.beside(&in_local_time).into_iter().map(|line| line + "\n");
+    let mut text: String = lines.collect();
+    text.push_str(&shorter(refusal, Some(asked_for)));
+    if let Some(start) = refusal.earliest_start_unix_nanos {
+        let start = in_local_time(times::whole_second_from(start));
+        text.push_str(&format!("the same would be admitted from {start} on\n"));
+    }
+    text
+}
+
 /// What to do about a refusal that is about time, by the option that said how long.
-pub(super) fn shorter(refusal: &Refusal, asked_for: Option<AskedFor>) -> String {
+fn shorter(refusal: &Refusal, asked_for: Option<AskedFor>) -> String {
     let Some(end) = refusal.latest_end_unix_nanos else { return String::new() };
     match asked_for {
         Some(AskedFor { lasting, from }) => lasting.words(from, end, &TimeZone::system()),

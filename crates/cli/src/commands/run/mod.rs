@@ -17,7 +17,7 @@ use crate::hold::Hold;
 use crate::lasting::ToldLasting;
 use crate::pacing::word_of_units;
 use crate::promised::Promised;
-use crate::{allocation, interrupt, named, story, times};
+use crate::{allocation, interrupt, named, story};
 use admission::{admit_later, admit_unprotected};
 use anyhow::{Context, Result, bail, ensure};
 use beginning::{Beginning, LOOK_EVERY, may_pass};
@@ -361,17 +361,9 @@ fn tell_refusal(
         });
     }
     print!("{}", story::decision(decision, session.cluster.topology()));
-    let Some(refusal) = refusal else { return Ok(()) };
-    for lacking in &refusal.lacking {
-        println!("{}", lacking.words(&in_local_time));
-    }
-    for without in &refusal.without_mechanism {
-        println!("{without}");
-    }
-    print!("{}", reservations::shorter(refusal, Some(asked_for(arguments, session))));
-    if let Some(start) = refusal.earliest_start_unix_nanos {
-        let start = in_local_time(times::whole_second_from(start));
-        println!("the same would be admitted from {start} on");
+    print!("{}", story::confined(&decision.verdict, session.cluster.among()));
+    if let Some(refusal) = refusal {
+        print!("{}", reservations::beside_decision(refusal, asked_for(arguments, session)));
     }
     Ok(())
 }
