@@ -2,6 +2,7 @@
 //! their full speed.
 
 use super::reservations::{self, AskedFor};
+use super::run::less_cpu;
 use super::{Ending, Session, print_json};
 use crate::arguments::{RateCommand, RunArguments, TopArguments};
 use crate::columns::{Side, aligned};
@@ -206,7 +207,12 @@ pub fn run(arguments: &RunArguments, target: Share, departure: &Departure) -> Re
             let limit = session.application.timeout();
             let lasting = Lasting { rate: target, ..limited(arguments, limit) };
             let asked_for = AskedFor { lasting, from: now() };
-            return reservations::refused_lasting(error, None, Some(asked_for), arguments.json);
+            let refusal = error.problem().and_then(|problem| problem.refusal.as_ref());
+            let less = refusal.and_then(|refusal| less_cpu(&arguments.program, refusal));
+            let ended =
+                reservations::refused_lasting(error, None, Some(asked_for), arguments.json)?;
+            less.iter().filter(|_| !arguments.json).for_each(|less| println!("{less}"));
+            return Ok(ended);
         }
     };
     let (reservation, application) = (reserved.hold.handle(), &session.application);

@@ -6,6 +6,7 @@ mod program;
 pub(super) mod running;
 
 pub use admission::{Admitted, Held, Manner, admit, hold_cpu};
+pub(super) use program::less_cpu;
 pub use running::{Kept, run_once, run_reserved};
 
 use super::reservations::{self, AskedFor, in_local_time};

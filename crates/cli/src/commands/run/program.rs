@@ -2,6 +2,8 @@
 
 use crate::arguments::{ProgramArguments, RunArguments};
 use anyhow::{Context, Result};
+use keeptime_engine::Refusal;
+use keeptime_engine::call::{Beyond, NodeShare, Reason};
 use keeptime_model::Invalid;
 use keeptime_model::application::{Application, ApplicationFile, Printed, Progress, TimeSource};
 use keeptime_model::loss::OnLoss;
@@ -53,6 +55,20 @@ pub(super) fn slowed(application: Application, rate: Share) -> Result<Applicatio
     // A rate of nothing is refused later.
     let longer = at_full_speed.div_ceil(u128::from(rate.ppm().max(1)));
     application.with_timeout(Nanos::new(u64::try_from(longer).unwrap_or(u64::MAX)))
+}
+
+/// What to type instead where nodes have less CPU at all than a program is to have, whose words were typed.
+pub fn less_cpu(program: &ProgramArguments, refusal: &Refusal) -> Option<String> {
+    let Reason::Never(Beyond { share: NodeShare::Cpu, most: Some(most), .. }) = &refusal.reason
+    else {
+        return None;
+    };
+    let said = match program.cpu {
+        _ if !program.is_given() => return None,
+        None => format!("--cpu was not given, which is {CPU} then"),
+        Some(cpu) => format!("asked for by --cpu \"{cpu}\""),
+    };
+    Some(format!("{said}; at the most: --cpu \"{most}\""))
 }
 
 /// Without a profile, full speed can be measured and a deadline be planned for by what the user says. No time can be
@@ -281,5 +297,28 @@ mod tests {
         let most = Nanos::new(u64::MAX);
         assert_eq!(limit(most, 500_000), most);
         assert_eq!(limit(minute, 0), Nanos::from_secs(60_000_000), "it is refused elsewhere");
+    }
+
+    // Goal: who has typed no share of the CPU learns that it is all of one, and what to type where nodes have less. Method:
+    // what a broker refuses so, with and without a share, of a file, and for another reason.
+    #[test]
+    fn less_cpu_is_offered_where_nodes_have_less() {
+        let never = |share| {
+            let (asked, most) = ("100 %".to_owned(), Some("30 %".to_owned()));
+            Reason::Never(Beyond { share, asked, most, needs: 2, nodes: Vec::new() }).into()
+        };
+        let told = |words: &[&str], refusal: &Refusal| {
+            less_cpu(
+                &parsed(&[&["--rate", "30 %", "-n", "2"][..], words].concat()).program,
+                refusal,
+            )
+        };
+        let cpu: Refusal = never(NodeShare::Cpu);
+        let expected = "--cpu was not given, which is 100 % then; at the most: --cpu \"30 %\"";
+        assert_eq!(told(&["--", "./solver"], &cpu).as_deref(), Some(expected));
+        let expected = "asked for by --cpu \"40 %\"; at the most: --cpu \"30 %\"";
+        assert_eq!(told(&["--cpu", "40%", "--", "./solver"], &cpu).as_deref(), Some(expected));
+        assert_eq!(told(&["solver"], &cpu), None, "its file says how much");
+        assert_eq!(told(&["--", "./solver"], &never(NodeShare::Read)), None);
     }
 }
