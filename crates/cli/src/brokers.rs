@@ -20,6 +20,7 @@ use keeptime_model::name::Name;
 use keeptime_model::units::Nanos;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use std::error::Error as StdError;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -36,6 +37,8 @@ const END_WITHIN: Duration = Duration::from_secs(10);
 /// Longer than on a real cluster: the agents of all nodes share this machine's processors.
 const ANSWER_WITHIN: Nanos = Nanos::from_secs(5);
 
+/// What a lab's broker says, beside its socket.
+const LOG: &str = "broker.log";
 /// Ports of a broker in a lab with TLS: its network is its own.
 const USERS_PORT: u16 = 7411;
 const AGENTS_PORT: u16 = 7412;
@@ -52,6 +55,14 @@ pub fn agents_socket(lab: &Path) -> PathBuf {
     directory(lab).join("agents.sock")
 }
 
+/// Sees whether the broker at `socket` answers.
+///
+/// # Errors
+/// Why not.
+pub fn ask(socket: &Path) -> Result<()> {
+    Ok(Client::new(socket)?.who_am_i().map(drop)?)
+}
+
 /// Starts a lab's broker and waits until it answers. Before the agents, which find it then at once.
 ///
 /// # Errors
@@ -65,14 +76,14 @@ pub fn start(lab: &Lab, has_web: bool) -> Result<()> {
     let path = directory.join("broker.toml");
     fs::write(&path, config.to_toml())
         .with_context(|| format!("cannot write {}", path.display()))?;
-    let log = File::create(directory.join("broker.log"))?;
+    let log = File::create(directory.join(LOG))?;
     let pid = spawn(lab, &path, log, has_web || config.tcp.is_some())?;
     if let Some(identity) = ProcessIdentity::of(pid)? {
         fs::write(pid_file(lab.directory()), identity.to_string())?;
     }
     let client = Client::new(&config.socket)?;
     within(READY_WITHIN, || Ok(client.nodes(None).map(drop)?)).with_context(|| {
-        let log = fs::read_to_string(directory.join("broker.log")).unwrap_or_default();
+        let log = fs::read_to_string(directory.join(LOG)).unwrap_or_default();
         let last: Vec<_> = log.lines().rev().take(5).collect();
         format!("the broker's last words: {}", last.join(" / "))
     })
@@ -224,6 +235,28 @@ pub fn failure(error: ClientError) -> anyhow::Error {
     }
 }
 
+/// What to do where a broker does not answer; nothing where `error` is of something else.
+pub fn advice(error: &anyhow::Error) -> Option<String> {
+    let away = |cause: &'_ (dyn StdError + 'static)| match cause.downcast_ref() {
+        Some(ClientError::Unreachable { place, .. }) => Some(PathBuf::from(place)),
+        _ => None,
+    };
+    let socket = error.chain().find_map(away)?;
+    let log = socket.with_file_name(LOG);
+    Some(match log.exists() {
+        // A lab's is in no hand but `lab up`'s.
+        true => format!(
+            "what runs goes on meanwhile; why the broker ended: {}; keeptime lab down and lab up begin anew",
+            log.display()
+        ),
+        false => {
+            "what runs goes on meanwhile; if that is the broker that is meant, `systemctl status \
+                  keeptime-broker` on its machine says why (docs/operations.md)"
+                .to_owned()
+        }
+    })
+}
+
 /// Tries again until it is done, or it is too late.
 fn within(limit: Duration, mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
     let deadline = Instant::now() + limit;
@@ -270,6 +303,23 @@ mod tests {
         for other in ["", "keeptime\0broker\0token\0run\0", "sh\0-c\0keeptime broker run\0"] {
             assert!(!runs_a_broker(other.as_bytes()), "{other:?}");
         }
+    }
+
+    // Goal: whoever finds no broker learns what to do, and nobody else does. Method: a lab's, which has a log, another, and an
+    // error that is of no broker.
+    #[test]
+    fn what_to_do_is_told_where_a_broker_does_not_answer() {
+        let lab = tempfile::tempdir().unwrap();
+        let told = || {
+            let error = Client::new(&socket(lab.path())).unwrap().nodes(None).unwrap_err();
+            advice(&failure(error).context("in a command"))
+        };
+        assert!(told().unwrap().contains("systemctl status keeptime-broker"));
+        fs::create_dir(directory(lab.path())).unwrap();
+        let log = directory(lab.path()).join("broker.log");
+        fs::write(&log, "").unwrap();
+        assert!(told().unwrap().contains(&log.display().to_string()));
+        assert_eq!(advice(&anyhow::Error::msg("another")), None);
     }
 
     // A process that only listens there, as this test does, is not killed for it.

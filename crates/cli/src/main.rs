@@ -3,7 +3,7 @@
 use clap::Parser;
 use keeptime::arguments::{Arguments, BrokerCommand, Command};
 use keeptime::commands::{self, Ending};
-use keeptime::{demo, detach, interrupt, report, terminal};
+use keeptime::{brokers, demo, detach, interrupt, report, terminal};
 use keeptime_lab::LabError;
 use keeptime_model::Invalid;
 use std::any::Any;
@@ -66,6 +66,7 @@ fn exit_code(ended: anyhow::Result<Ending>) -> u8 {
         Ok(Ending::Exit(code)) => code,
         Err(error) => {
             complain(&format!("{error:#}"));
+            brokers::advice(&error).iter().for_each(|advice| complain(advice));
             let usage = error.chain().any(is_bad_input);
             if usage { USAGE } else { ERROR }
         }

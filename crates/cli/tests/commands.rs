@@ -56,7 +56,11 @@ fn bad_input_names_the_value_and_what_would_be_accepted() {
         (&["lab", "up", "t-bad", "--switches", "0"], 64, "at least 1"),
         (&["report", "/nowhere"], 2, "/nowhere"),
         (&["bind", "job", "--socket", "/nowhere/agent.sock"], 64, "--pid"),
-        (&["bind", "job", "--pid", "7", "--socket", "/nowhere/agent.sock"], 2, "does not answer"),
+        (
+            &["bind", "job", "--pid", "7", "--socket", "/nowhere/agent.sock"],
+            2,
+            "agent.sock does not answer: No such file or directory (os error 2); asking again for 10 s\n",
+        ),
         (
             &["bind", "job", "--flow", "n2:80", "--socket", "/nowhere/agent.sock"],
             64,

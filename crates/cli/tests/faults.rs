@@ -291,7 +291,11 @@ fn a_run_does_not_notice_a_broker_that_is_killed_and_comes_back() {
     let run = command.spawn().unwrap();
     world.wait_until_running();
     world.kill_broker();
+    let status = world.run(&["lab", "status"], 0);
+    assert!(status.contains("\nthe broker at ") && status.contains("not answer: "), "{status}");
     world.start_broker();
+    let status = world.run(&["lab", "status"], 0);
+    assert!(status.contains("\nbroker at ") && status.contains(".sock: up\n"), "{status}");
     let output = run.wait_with_output().unwrap();
     assert_code(&output, 0);
     assert!(said(&output).contains("actual: 500 ms"), "{}", said(&output));

@@ -7,6 +7,10 @@ use anyhow::Result;
 use keeptime_agent::client::{Client, ClientError};
 use keeptime_lab::Labs;
 use keeptime_model::Invalid;
+use keeptime_model::errors::chain;
+use keeptime_model::units::Nanos;
+use std::io::ErrorKind;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -16,9 +20,16 @@ use std::time::{Duration, Instant};
 pub fn run(arguments: BindArguments) -> Result<Ending> {
     let socket = socket(&arguments)?;
     let until = Instant::now() + PATIENCE;
+    let mut is_told = false;
     loop {
         match bind(&socket, &arguments) {
-            Err(error) if error.is_retryable() && Instant::now() < until => sleep(AGAIN_AFTER),
+            Err(error) if error.is_retryable() && Instant::now() < until => {
+                if is_away(&error) && !mem::replace(&mut is_told, true) {
+                    let patience = Nanos::from(PATIENCE);
+                    eprintln!("keeptime: {}; asking again for {patience}", chain(&error));
+                }
+                sleep(AGAIN_AFTER);
+            }
             outcome => {
                 let mut client = outcome?;
                 if arguments.json {
@@ -38,6 +49,12 @@ fn bind(socket: &Path, arguments: &BindArguments) -> Result<Client, ClientError>
     }
     flows.iter().try_for_each(|flow| client.bind_flow(job, *flow))?;
     Ok(client)
+}
+
+/// Whether no agent is there, as while it is started again: one that has no place for one more who asks closes the connection.
+fn is_away(error: &ClientError) -> bool {
+    let ClientError::Unreachable { source, .. } = error else { return false };
+    matches!(source.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
 }
 
 /// Where the agent is asked.

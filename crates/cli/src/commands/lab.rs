@@ -29,7 +29,17 @@ use std::time::Instant;
 #[derive(Debug, Serialize)]
 struct Overview {
     lab: LabStatus,
+    broker: BrokerAnswer,
     agents: Vec<AgentAnswer>,
+}
+
+/// The lab's broker.
+#[derive(Debug, Serialize)]
+struct BrokerAnswer {
+    /// Where it listens.
+    socket: PathBuf,
+    /// Why it does not answer; nothing if it does.
+    error: Option<String>,
 }
 
 /// One node's agent.
@@ -195,11 +205,15 @@ fn status(name: &Name, json: bool) -> Result<()> {
         AgentAnswer { node, status: answer.ok(), error }
     };
     let agents = nodes().zip(answers).map(told).collect();
-    let overview = Overview { lab: lab.status(), agents };
+    let overview = Overview { lab: lab.status(), broker: broker(&lab), agents };
     if json {
         return print_json(&overview);
     }
     print_lab(&overview.lab);
+    match &overview.broker {
+        BrokerAnswer { socket, error: None } => println!("broker at {}: up", socket.display()),
+        BrokerAnswer { error: Some(error), .. } => println!("{error}"),
+    }
     for answer in &overview.agents {
         match &answer.status {
             Some(status) => print!("{}", agent::describe(status)),
@@ -207,6 +221,13 @@ fn status(name: &Name, json: bool) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a lab's broker answers.
+fn broker(lab: &Lab) -> BrokerAnswer {
+    let socket = brokers::socket(lab.directory());
+    let error = brokers::ask(&socket).err().map(|error| format!("{error:#}"));
+    BrokerAnswer { socket, error }
 }
 
 fn print_lab(lab: &LabStatus) {
