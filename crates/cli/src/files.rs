@@ -147,35 +147,42 @@ pub fn make_private(directory: &Path) -> Result<()> {
 }
 
 /// Refuses a profile that was measured under other conditions, or of a program that was changed since, with the
-/// differences.
-pub fn check_conditions(profile: &Profile, here: &Conditions) -> Result<()> {
+/// differences; `measure` is the command that measures it anew.
+pub fn check_conditions(profile: &Profile, here: &Conditions, measure: &str) -> Result<()> {
     let differences = profile.conditions.differences(here);
     if differences.is_empty() {
         return Ok(());
     }
     bail!(
         "the profile of {} was measured on another cluster, or of another program:\n  {}\nmeasure it here \
-         with `keeptime profile {} --fresh`",
+         with `{measure}`",
         profile.application,
         differences.join("\n  "),
-        profile.application,
     )
 }
 
-/// Refuses a profile of another program than `application` is, wherever it was measured, with the differences.
-pub fn check_program(profile: &Profile, application: &Application) -> Result<()> {
+/// The command that measures an application anew, as it and its profile's file were typed.
+pub fn measuring(application: &str, profile: Option<&Path>) -> Vec<String> {
+    let words = ["keeptime", "profile", application, "--fresh"].map(String::from);
+    let path = profile.map(|path| ["--profile".into(), path.display().to_string()]);
+    words.into_iter().chain(path.into_iter().flatten()).collect()
+}
+
+/// Refuses a profile of another program than `application` is, wherever it was measured, as [`check_conditions`] does.
+pub fn check_program(profile: &Profile, application: &Application, measure: &str) -> Result<()> {
     let here = Conditions {
         process_cpu_ppm: application.cpu(),
         command: application.command_template().to_vec(),
         program: Some(Program::of(application)),
         ..profile.conditions.clone()
     };
-    check_conditions(profile, &here)
+    check_conditions(profile, &here, measure)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keeptime_launch::remote::quoted;
     use keeptime_model::units::BitsPerSecond;
     use nix::sys::stat::{Mode, umask};
     use std::os::unix::fs::{PermissionsExt, symlink};
@@ -263,10 +270,22 @@ mod tests {
             program: Some(program),
         };
         let profile = Profile::empty(then.name().clone(), conditions, vec![]);
-        check_program(&profile, &then).unwrap();
-        let error = check_program(&profile, &application("1000000")).unwrap_err().to_string();
+        let check = |application| check_program(&profile, application, "keeptime profile a b");
+        check(&then).unwrap();
+        let error = check(&application("1000000")).unwrap_err().to_string();
         assert!(error.contains("constant bytes: measured with 10000, here 1000000"), "{error}");
-        assert!(error.contains("`keeptime profile bsp --fresh`"), "{error}");
+        assert!(error.ends_with("measure it here with `keeptime profile a b`"), "{error}");
+    }
+
+    // Goal: who does as told measures the file that was typed, into the profile that was typed.
+    #[test]
+    fn what_measures_anew_is_told_as_it_was_typed() {
+        let told = |application, profile: Option<&str>| {
+            quoted(&measuring(application, profile.map(Path::new)))
+        };
+        assert_eq!(told("bsp", None), "keeptime profile bsp --fresh");
+        let expected = "keeptime profile './my solver.toml' --fresh --profile a/solver.json";
+        assert_eq!(told("./my solver.toml", Some("a/solver.json")), expected);
     }
 
     #[test]

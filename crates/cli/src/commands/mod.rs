@@ -28,8 +28,10 @@ use crate::arguments::{ApplicationArguments, Chosen, Command, GoalArguments, Nod
 use crate::cluster::Cluster;
 use crate::{brokers, files};
 use anyhow::Result;
+use keeptime_broker::remote::Address;
 use keeptime_broker::wire::Known;
 use keeptime_launch::mpi::Mpi;
+use keeptime_launch::remote::quoted;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;
 use keeptime_model::profile::Profile;
@@ -61,6 +63,8 @@ pub struct Session {
     pub application: Application,
     /// Its profile's file.
     pub profile_path: PathBuf,
+    /// The command that measures it here anew.
+    pub measure: String,
 }
 
 impl Session {
@@ -76,7 +80,8 @@ impl Session {
         let mpi = Mpi::find(arguments.mpi)?;
         let default = || files::default_profile_path(application.name());
         let profile_path = arguments.profile.clone().unwrap_or_else(default);
-        Ok(Self { cluster, mpi, application, profile_path })
+        let measure = quoted(&measuring(arguments, &application));
+        Ok(Self { cluster, mpi, application, profile_path, measure })
     }
 
     /// The profile, which must hold here.
@@ -86,7 +91,7 @@ impl Session {
     pub fn profile(&self) -> Result<Profile> {
         let profile = files::load_profile(&self.profile_path)?;
         let here = self.cluster.conditions(&self.application, &self.mpi.to_string());
-        files::check_conditions(&profile, &here)?;
+        files::check_conditions(&profile, &here, &self.measure)?;
         Ok(profile)
     }
 
@@ -159,6 +164,21 @@ fn check_quantile(asked: Share, measured: &Deviations) -> Result<(), Invalid> {
     Err(Invalid::new("quantile", asked, expected))
 }
 
+/// The command that measures `application` anew where these arguments say.
+fn measuring(arguments: &ApplicationArguments, application: &Application) -> Vec<String> {
+    let typed = arguments.application.application.as_deref();
+    let typed = typed.unwrap_or(application.name().as_str());
+    let mut words = files::measuring(typed, arguments.profile.as_deref());
+    let place = match (&arguments.place.broker, &arguments.place.lab) {
+        (Some(Address::Socket(path)), _) => Some(("--broker", path.display().to_string())),
+        (Some(Address::Remote(endpoint)), _) => Some(("--broker", endpoint.to_string())),
+        (None, Some(lab)) => Some(("--lab", lab.to_string())),
+        (None, None) => None,
+    };
+    words.extend(place.into_iter().flat_map(|(option, value)| [option.to_owned(), value]));
+    words
+}
+
 /// The application that is meant.
 fn application(arguments: &ApplicationArguments) -> Result<Application> {
     let Chosen { application, made } = &arguments.application;
@@ -206,6 +226,8 @@ pub fn ask_broker(command: Command) -> ControlFlow<Result<Ending>, Command> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arguments::Arguments;
+    use clap::Parser;
 
     // Goal: who insists on a share of runs that nothing measured supports is told which would be accepted, and that is.
     #[test]
@@ -219,5 +241,25 @@ mod tests {
         let expected = "expected at most 92.3 %, from 12 measured deviations";
         assert_eq!(error, format!("quantile: \"99 %\" is not accepted; {expected}"));
         assert!(check(90, 0).unwrap_err().expected.starts_with("at most 50 %"));
+    }
+
+    // Goal: what is told to be typed names the broker that was typed.
+    #[test]
+    fn what_measures_anew_asks_the_same_broker() {
+        let told = |words: &[&str]| {
+            let words = ["keeptime", "plan", "a.toml"].into_iter().chain(words.iter().copied());
+            let Command::Plan(plan) = Arguments::try_parse_from(words).unwrap().command else {
+                panic!("it is another command")
+            };
+            let application = "name = \"a\"\ncommand = [\"a\"]\npattern = \"ring\"\nnodes = [2]\n\
+                               cpu = \"20 %\"\ntimeout = \"9 s\"\ntime = \"wall\"\n";
+            let application = Application::from_toml(application).unwrap();
+            quoted(&measuring(&plan.application, &application))
+        };
+        assert_eq!(told(&[]), "keeptime profile a.toml --fresh");
+        let told_lab = told(&["--lab", "two", "--profile", "p.json"]);
+        assert_eq!(told_lab, "keeptime profile a.toml --fresh --profile p.json --lab two");
+        let told_broker = told(&["--broker", "/run/b.sock"]);
+        assert_eq!(told_broker, "keeptime profile a.toml --fresh --broker /run/b.sock");
     }
 }

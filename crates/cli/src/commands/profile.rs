@@ -98,7 +98,7 @@ fn measure_rest(
     order: &Order,
     profile: &mut Profile,
 ) -> Result<Effort> {
-    let Session { cluster, mpi, application, profile_path } = session;
+    let Session { cluster, mpi, application, profile_path, .. } = session;
     let load_until = arguments.under_load.then(|| Instant::now() + LOAD_LIMIT);
     // Dropped, and so ended, with this function.
     let _load = match arguments.under_load {
@@ -415,7 +415,8 @@ fn former(session: &Session, arguments: &ProfileArguments) -> Result<Option<Prof
     }
     let profile = files::load_profile(&session.profile_path)?;
     let going_on = || going_on(session);
-    files::check_conditions(&profile, &conditions(session)).with_context(going_on)?;
+    files::check_conditions(&profile, &conditions(session), &session.measure)
+        .with_context(going_on)?;
     let name = session.application.name();
     ensure!(profile.application == *name, "{} is a profile of {}", going_on(), profile.application);
     ensure!(

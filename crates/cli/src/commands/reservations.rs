@@ -18,6 +18,7 @@ use keeptime_broker::words;
 use keeptime_engine::book::Reservation;
 use keeptime_engine::call::{Beyond, Reason};
 use keeptime_engine::{Event, Refusal};
+use keeptime_launch::remote::quoted;
 use keeptime_model::Invalid;
 use keeptime_model::reservation::{Ask, Handle, Request};
 use keeptime_model::units::{Nanos, WallTime};
@@ -292,7 +293,8 @@ pub fn register(arguments: &RegisterArguments) -> Result<Ending> {
     let application = files::load_application(&arguments.application, arguments.mpi)?;
     let default = || files::default_profile_path(application.name());
     let profile = files::load_profile(&arguments.profile.clone().unwrap_or_else(default))?;
-    files::check_program(&profile, &application)?;
+    let measure = files::measuring(&arguments.application, arguments.profile.as_deref());
+    files::check_program(&profile, &application, &quoted(&measure))?;
     let known = Known { application: application.as_written(), profile };
     connect(&arguments.place)?.register(&known).map_err(brokers::failure)?;
     if arguments.json {

@@ -43,7 +43,7 @@ struct Known {
 impl KnownSpeeds {
     /// Those of the session's application on its cluster.
     pub fn of(session: &Session) -> Self {
-        let Session { cluster, mpi, application, profile_path } = session;
+        let Session { cluster, mpi, application, profile_path, .. } = session;
         let extension = match application.progress_source() {
             Some(ProgressSource::MpiCalls) => EXTENSION_OF_MPI,
             Some(ProgressSource::Command(_)) => EXTENSION_OF_COMMAND,
