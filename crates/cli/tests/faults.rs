@@ -89,6 +89,9 @@ fn a_goal_is_kept_and_told_or_refused_with_what_would_be_admitted() {
     program.set_profile(&world.profile(&program, &[(400, 1.0), (800, 0.5)]));
     let slow = run(&["--within", "1s"]);
     assert_code(&slow, 1);
+    let replaced = "the broker plans with this say from now on, for everybody";
+    assert!(said(&slow).contains(replaced), "{}", said(&slow));
+    assert!(!text.contains(replaced), "it was the same: {text}");
     assert!(said(&slow).contains("the network is too slow"), "{}", said(&slow));
     assert!(said(&slow).contains("n1 > s1") || said(&slow).contains("n2 > s1"), "{}", said(&slow));
 }

@@ -75,6 +75,11 @@ Interrupted, it goes on with the same command."#;
 /// Below `keeptime plan --help`.
 pub const PLAN: &str = r#"Example: keeptime plan raycast --within 1s --set interleave=0
 
+Nothing is reserved. The broker plans with the application's file and profile,
+which are registered for that, as keeptime register does: what everybody else
+asks for by this name is planned with them from then on. Where another file or
+profile was registered, this is said.
+
 What the steps are, and words as knee and point: docs/GLOSSARY.md.
 Exit code 1: the goal cannot be kept now; why, and what would be admitted."#;
 

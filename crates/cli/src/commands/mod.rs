@@ -34,6 +34,7 @@ use keeptime_launch::mpi::Mpi;
 use keeptime_launch::remote::quoted;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;
+use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::Ask;
 use keeptime_model::units::Share;
@@ -110,7 +111,7 @@ impl Session {
     pub fn fitted_now(&self) -> Result<FittedProfile> {
         let profile = self.profile()?;
         let fitted = FittedProfile::new(self.application.clone(), &profile)?;
-        if !self.is_registered(&profile)? {
+        if self.registered(&profile)? != Registered::Same {
             return Ok(fitted);
         }
         let known = self.cluster.broker()?.runs(self.application.name());
@@ -135,23 +136,52 @@ impl Session {
 
     fn register(&self) -> Result<()> {
         let profile = self.profile()?;
-        if self.is_registered(&profile)? {
+        let found = self.registered(&profile)?;
+        if found == Registered::Same {
             return Ok(());
         }
         let application = self.application.clone().as_written();
         let known = Known { application, profile };
-        self.cluster.broker()?.register(&known).map_err(brokers::failure)
+        self.cluster.broker()?.register(&known).map_err(brokers::failure)?;
+        if found == Registered::Other {
+            eprintln!("{}", replaced(self.application.name()));
+        }
+        Ok(())
     }
 
-    /// Whether the broker knows this application and `profile`. If not it knows another one, or none: nothing else can be
-    /// found out by asking.
-    fn is_registered(&self, profile: &Profile) -> Result<bool> {
+    /// What the broker knows by the name of this application, which has `profile`.
+    fn registered(&self, profile: &Profile) -> Result<Registered> {
+        // Where it does not answer, whatever is asked next says so.
         let found = self.cluster.broker()?.application(self.application.name());
         // Where things are on this machine makes no other application.
-        Ok(found.is_ok_and(|there| {
+        let is_same = |there: &Known| {
             self.application.is_written_as(&there.application) && there.profile == *profile
-        }))
+        };
+        Ok(match found {
+            Ok(there) if is_same(&there) => Registered::Same,
+            Ok(_) => Registered::Other,
+            Err(_) => Registered::Nothing,
+        })
     }
+}
+
+/// What a broker knows by the name of an application.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Registered {
+    /// This application and its profile.
+    Same,
+    /// Another one, or another profile.
+    Other,
+    /// None, as far as it says.
+    Nothing,
+}
+
+/// That an application took the place of another: what others ask for by its name is planned by it from now on.
+fn replaced(application: &Name) -> String {
+    format!(
+        "keeptime: the broker plans with this {application} from now on, for everybody who asks for it; before, another \
+         file or profile was registered by that name"
+    )
 }
 
 /// Who says how often a promise is to be kept is promised that or nothing. Who does not is told what the runs support.
