@@ -11,6 +11,7 @@ mod manual;
 mod mpi;
 mod names;
 mod node;
+mod parse;
 mod sim;
 mod site;
 mod testbed;
@@ -768,6 +769,7 @@ pub enum RateCommand {
         #[command(flatten)]
         place: Box<BrokerPlace>,
     },
+        #[arg(allow_hyphen_values = true)]
 }
 
 #[derive(Debug, Args)]

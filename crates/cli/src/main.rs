@@ -1,6 +1,5 @@
 //! `keeptime`: parses, sets up logging and interrupts, runs one command, maps its end to a code.
 
-use clap::Parser;
 use keeptime::arguments::{Arguments, BrokerCommand, Command};
 use keeptime::commands::{self, Ending};
 use keeptime::{brokers, demo, detach, interrupt, report, terminal};
@@ -21,7 +20,7 @@ const UNREAD: u8 = 141;
 const PANICKED: u8 = 101;
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::of_words(std::env::args_os().collect()) {
         Ok(arguments) => arguments,
         Err(error) => {
             let _ = error.print();
