@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use keeptime_files::Mode;
 use keeptime_launch::mpi::Flavour;
+use keeptime_model::Invalid;
 use keeptime_model::application::Application;
 use keeptime_model::name::Name;
 use keeptime_model::profile::{Conditions, Profile, Program};
@@ -35,6 +36,15 @@ pub fn load_application(name: &str, flavour: Flavour) -> Result<Application> {
     places.into_iter().try_fold(application, |application, (name, place)| {
         Ok(application.with_constant(name.parse()?, root.join(place).display().to_string()))
     })
+}
+
+/// What is wrong in a file, with its path.
+pub fn placed(invalid: Invalid, path: &Path) -> Invalid {
+    let field = match invalid.field.as_str() {
+        "" => path.display().to_string(),
+        part => format!("{}: {part}", path.display()),
+    };
+    Invalid { field, ..invalid }
 }
 
 /// That there is no such application, and which there are.
@@ -208,6 +218,13 @@ mod tests {
         let error = save(&path, b"text").unwrap_err().to_string();
         assert!(error.contains("taken.svg"), "{error}");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_file_is_told_with_its_path() {
+        let told = |field| placed(Invalid::new(field, 1, "2"), Path::new("a/b.toml")).to_string();
+        assert_eq!(told(""), "a/b.toml: \"1\" is not accepted; expected 2");
+        assert_eq!(told("line 2"), "a/b.toml: line 2: \"1\" is not accepted; expected 2");
     }
 
     // Goal: neither a device nor a link gives way to a file. Method: as what a link leads to, so that a mistake

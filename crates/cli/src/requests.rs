@@ -162,7 +162,10 @@ pub fn attached(old: Reservation, terms: &AttachTerms) -> Result<Request, Invali
 
 /// What carries the payload of each pair.
 fn reserved(terms: &AttachTerms) -> Result<BitsPerSecond, Invalid> {
-    let payload = terms.bandwidth.unwrap_or_default();
+    let payload = terms.bandwidth.ok_or_else(|| {
+        let expected = "a rate for each pair of class premium, as in --bandwidth \"10 Mbit/s\"";
+        Invalid::missing("bandwidth", expected)
+    })?;
     if payload == BitsPerSecond::ZERO {
         return Err(Invalid::new("bandwidth", payload, "more than 0 bit/s for class premium"));
     }
@@ -189,13 +192,13 @@ fn among(ranks: &[u32], count: usize) -> Result<Pattern, Invalid> {
 
 fn set_resources(resources: &mut Resources, wanted: &Wanted) -> Result<(), Invalid> {
     let goal_words = [
-        ("within", wanted.within.is_some()),
-        ("at-least", wanted.at_least.is_some()),
-        ("set", !wanted.set.is_empty()),
-        ("prefer", wanted.prefer.is_some()),
+        ("within", text(wanted.within)),
+        ("at-least", text(wanted.at_least)),
+        ("set", wanted.set.first().cloned()),
+        ("prefer", text(wanted.prefer)),
     ];
-    if let Some((word, _)) = goal_words.iter().find(|(_, given)| *given) {
-        return Err(Invalid::new(*word, "given", "--application beside it: it is about a goal"));
+    if let Some((word, value)) = first_given(goal_words) {
+        return Err(Invalid::new(word, value, "--application beside it: it is about a goal"));
     }
     if let Some(nodes) = &wanted.nodes {
         resources.nodes = node_choice(nodes)?;
@@ -225,7 +228,10 @@ fn set_resources(resources: &mut Resources, wanted: &Wanted) -> Result<(), Inval
     if resources.is_nothing() {
         let expected = "something to reserve of the nodes, which others use, too: --cpu 20%, flows \
             (--pattern pairs --bandwidth \"10 Mbit/s\"), --read or --write; or --application";
-        return Err(Invalid::missing("cpu", expected));
+        return Err(match wanted.cpu.as_slice() {
+            [] => Invalid::missing("cpu", expected),
+            shares => Invalid::new("cpu", in_list(shares), expected),
+        });
     }
     Ok(())
 }
@@ -235,26 +241,37 @@ fn rank_cpu(shares: &[CpuPpm], ranks: u32) -> Result<Vec<CpuPpm>, Invalid> {
     if shares.len() == 1 || shares.len() == ranks as usize {
         return Ok(shares.to_vec());
     }
-    let given: Vec<_> = shares.iter().map(CpuPpm::to_string).collect();
-    Err(Invalid::new(
-        "cpu",
-        given.join(", "),
-        format!("one share, or one for each of {ranks} nodes"),
-    ))
+    let expected = format!("one share, or one for each of {ranks} nodes");
+    Err(Invalid::new("cpu", in_list(shares), expected))
+}
+
+fn in_list(shares: &[CpuPpm]) -> String {
+    shares.iter().map(CpuPpm::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn text(given: Option<impl ToString>) -> Option<String> {
+    given.map(|value| value.to_string())
+}
+
+/// The first option that was given, with its value.
+fn first_given<const N: usize>(
+    options: [(&'static str, Option<String>); N],
+) -> Option<(&'static str, String)> {
+    options.into_iter().find_map(|(option, value)| Some((option, value?)))
 }
 
 fn set_goal(goal: &mut Goal, wanted: &Wanted) -> Result<(), Invalid> {
     let resource_words = [
-        ("cpu", !wanted.cpu.is_empty()),
-        ("period", wanted.period.is_some()),
-        ("pattern", wanted.pattern.is_some()),
-        ("bandwidth", wanted.bandwidth.is_some()),
-        ("read", wanted.read.is_some()),
-        ("write", wanted.write.is_some()),
+        ("cpu", (!wanted.cpu.is_empty()).then(|| in_list(&wanted.cpu))),
+        ("period", text(wanted.period)),
+        ("pattern", text(wanted.pattern.as_ref())),
+        ("bandwidth", text(wanted.bandwidth)),
+        ("read", text(wanted.read)),
+        ("write", text(wanted.write)),
     ];
-    if let Some((word, _)) = resource_words.iter().find(|(_, given)| *given) {
+    if let Some((word, value)) = first_given(resource_words) {
         let expected = "nothing with --application: the profile tells what a goal needs";
-        return Err(Invalid::new(*word, "given", expected));
+        return Err(Invalid::new(word, value, expected));
     }
     if let Some(nodes) = &wanted.nodes {
         let expected = "a number of nodes with --application";
@@ -472,7 +489,10 @@ mod tests {
         let alone = refused(terms(&[1, 1]), granted());
         assert!(alone.contains("two ranks"), "{alone}");
         let rate = refused(AttachTerms { bandwidth: None, ..terms(&[]) }, granted());
-        assert!(rate.contains("bandwidth"), "{rate}");
+        assert!(rate.starts_with("bandwidth is missing"), "{rate}");
+        let none = AttachTerms { bandwidth: Some(BitsPerSecond::ZERO), ..terms(&[]) };
+        let rate = refused(none, granted());
+        assert!(rate.starts_with("bandwidth: \"0 bit/s\" is not accepted"), "{rate}");
         let class = AttachTerms { class: TrafficClass::LowLatency, ..terms(&[]) };
         assert!(refused(class, granted()).contains("premium or best-effort"));
         let mut over = granted();
@@ -512,9 +532,17 @@ mod tests {
             new(name.as_ref(), &wanted, &now()).unwrap_err().to_string()
         };
         let goal = refused(|w| w.within = Some(Nanos::from_secs(1)), None);
-        assert!(goal.contains("within") && goal.contains("--application"), "{goal}");
-        let resources = refused(|_| {}, Some("raycast"));
-        assert!(resources.contains("cpu"), "{resources}");
+        assert!(goal.starts_with("within: \"1 s\"") && goal.contains("--application"), "{goal}");
+        let resources =
+            refused(|w| w.cpu = [30, 20].map(CpuPpm::from_percent).to_vec(), Some("ray"));
+        assert!(resources.starts_with("cpu: \"30 %, 20 %\""), "{resources}");
+        let nothing = |cpu: &[CpuPpm]| {
+            let wanted = Wanted { cpu: cpu.to_vec(), pattern: None, bandwidth: None, ..pair() };
+            new(None, &wanted, &now()).unwrap_err().to_string()
+        };
+        let zero = nothing(&[CpuPpm::new(0)]);
+        assert!(zero.starts_with("cpu: \"0 %\" is not accepted; expected something"), "{zero}");
+        assert!(nothing(&[]).starts_with("cpu is missing; expected something"));
         let nodes = refused(|w| w.nodes = Some("N1".into()), None);
         assert!(nodes.contains("as in n1,n2"), "{nodes}");
         let end = refused(|w| (w.from, w.until) = (Some("9:00".into()), Some("8:00".into())), None);

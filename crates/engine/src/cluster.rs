@@ -1,6 +1,7 @@
 //! The cluster as the engine reserves it: one slot table for each link direction, and for the CPU
 //! and the disk of each node.
 
+use crate::call::NAMED_MAX;
 use keeptime_calendar::{BundleId, Calendar, Demand, ResourceId, Span};
 use keeptime_model::Invalid;
 use keeptime_model::assignment::{AssignedFlow, Assignment, TrafficClass};
@@ -108,7 +109,13 @@ impl Cluster {
     /// If there is none.
     pub fn node(&self, name: &Name) -> Result<NodeIndex, Invalid> {
         let found = self.names.get(name).copied();
-        found.ok_or_else(|| Invalid::new("nodes", name, "a node of the cluster"))
+        found.ok_or_else(|| Invalid::new("nodes", name, format!("a node {}", self.of_it())))
+    }
+
+    /// What is expected of a name, with a few that will do.
+    pub(crate) fn of_it(&self) -> String {
+        let names = self.topology().nodes().iter().map(|node| node.name.as_str());
+        format!("of the cluster, as {}", names.take(NAMED_MAX).collect::<Vec<_>>().join(", "))
     }
 
     /// The name of a node.

@@ -205,6 +205,10 @@ mod tests {
                 "topology file, line 2, nodes: \"3\" is not accepted; expected a list, as in [\"a\", \"b\"]",
             ),
             (
+                "name = \"t\"\nnodes = [{ name = \"n1\", cpu = \"1 %\", address = \"fd00::1\" }]\n",
+                "topology file, line 2, nodes[0].address: \"fd00::1\" is not accepted; expected an IPv4 address",
+            ),
+            (
                 "name = true\nnodes = []\n",
                 "topology file, line 1, name: \"true\" is not accepted; expected a text in quotes",
             ),

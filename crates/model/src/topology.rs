@@ -7,7 +7,8 @@ use crate::Invalid;
 use crate::disk::Disk;
 use crate::name::Name;
 use crate::units::{self, BitsPerSecond, CpuPpm};
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
@@ -24,7 +25,7 @@ pub struct Node {
     #[serde(with = "units::text")]
     pub cpu: CpuPpm,
     /// Its address on the cluster's network, where it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "address", skip_serializing_if = "Option::is_none")]
     pub address: Option<Ipv4Addr>,
     /// The disk whose rates can be reserved, as its agent is configured with it too; none where this
     /// is left out.
@@ -336,6 +337,13 @@ fn spanning_tree(
             Err(Invalid::new("links", name(apart as u32), expected))
         }
     }
+}
+
+/// An address is told as any other value that does not fit its field.
+fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Ipv4Addr>, D::Error> {
+    let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
+    let refused = |_| Invalid::new("address", &text, "an IPv4 address, as in \"10.0.0.1\"");
+    text.parse().map(Some).map_err(|error| D::Error::custom(refused(error)))
 }
 
 mod optional_rate {

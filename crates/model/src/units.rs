@@ -386,8 +386,9 @@ const TIME_UNITS: &[Unit] = &[
     ("s", 1_000_000_000),
     ("min", 60_000_000_000),
     ("h", 3_600_000_000_000),
-    ("d", 86_400_000_000_000),
+    DAY,
 ];
+const DAY: Unit = ("d", 86_400_000_000_000);
 const PERCENT_UNITS: &[Unit] = &[("%", 10_000), ("ppm", 1)];
 const PERCENT: &[Unit] = &[("%", 10_000)];
 
@@ -395,31 +396,44 @@ const PERCENT: &[Unit] = &[("%", 10_000)];
 /// whole number of the base unit, or does not fit, is refused.
 fn parse_quantity(field: &str, text: &str, units: &[Unit], example: &str) -> Result<u64, Invalid> {
     let names: Vec<_> = units.iter().map(|(name, _)| *name).collect();
-    let refuse = || {
-        Invalid::new(
-            field,
-            text,
-            format!("a number and a unit ({}), as in {example:?}", names.join(", ")),
-        )
-    };
+    let form = || format!("a number and a unit ({}), as in {example:?}", names.join(", "));
+    let refuse = || Invalid::new(field, text, form());
     let trimmed = text.trim();
     let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(refuse)?;
     let (number, unit) = trimmed.split_at(split);
     let (_, factor) =
         units.iter().find(|(name, _)| *name == unit.trim_start()).ok_or_else(refuse)?;
-    scale_decimal(number, *factor).ok_or_else(refuse)
+    scale_decimal(number, *factor).map_err(|wrong| match wrong {
+        Wrong::Form => refuse(),
+        Wrong::TooGreat => {
+            Invalid::new(field, text, format!("at most {} {}", u64::MAX, units[0].0))
+        }
+    })
 }
 
-/// `number * factor` without floating point; `None` if it is not a whole number of u64.
-fn scale_decimal(number: &str, factor: u64) -> Option<u64> {
+/// What is wrong with a quantity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wrong {
+    /// It is none.
+    Form,
+    /// There is no more than `u64::MAX` of the base unit.
+    TooGreat,
+}
+
+/// `number * factor` without floating point. What is not a whole number is none.
+fn scale_decimal(number: &str, factor: u64) -> Result<u64, Wrong> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() || number.ends_with('.') || fraction.len() > 15 {
-        return None;
+    let is_decimal = [whole, fraction].concat().bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || number.ends_with('.') || fraction.len() > 15 || !is_decimal {
+        return Err(Wrong::Form);
     }
     let unit = 10u128.pow(fraction.len() as u32);
-    let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
-    let scaled = digits.checked_mul(u128::from(factor))?;
-    (scaled % unit == 0).then(|| u64::try_from(scaled / unit).ok())?
+    let digits: u128 = format!("{whole}{fraction}").parse().map_err(|_| Wrong::TooGreat)?;
+    let scaled = digits.checked_mul(u128::from(factor)).ok_or(Wrong::TooGreat)?;
+    if scaled % unit != 0 {
+        return Err(Wrong::Form);
+    }
+    u64::try_from(scaled / unit).map_err(|_| Wrong::TooGreat)
 }
 
 /// Writes `value` in the greatest unit that it has one of, with all decimals that it takes: what is
@@ -468,15 +482,18 @@ text_form!(CpuPpm, u32, "cpu", PERCENT_UNITS, PERCENT, "40 %");
 impl FromStr for Nanos {
     type Err = Invalid;
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        let refuse = || {
+        let refuse = |wrong| {
             let units: Vec<_> = TIME_UNITS.iter().map(|(name, _)| *name).collect();
             let units = units.join(", ");
-            let expected = format!(
-                "a number and a unit ({units}), as in \"1.5 s\" or 2h30m; or 1:30:00, or with days 1-12:00"
-            );
+            let expected = match wrong {
+                Wrong::Form => format!(
+                    "a number and a unit ({units}), as in \"1.5 s\" or 2h30m; or 1:30:00, or with days 1-12:00"
+                ),
+                Wrong::TooGreat => format!("at most {} days", u64::MAX / DAY.1),
+            };
             Invalid::new("time", text, expected)
         };
-        spans::parse(text).map(Self).ok_or_else(refuse)
+        spans::parse(text).map(Self).map_err(refuse)
     }
 }
 
@@ -608,6 +625,10 @@ mod tests {
             assert_eq!((error.field.as_str(), error.value.as_deref()), ("rate", Some(bad)));
             assert!(error.expected.contains("Gbit/s"), "{error}");
         }
+        let rate = "99999999999 Gbit/s".parse::<BitsPerSecond>().unwrap_err();
+        assert_eq!(rate.expected, "at most 18446744073709551615 bit/s");
+        let time = "999999999999999999h".parse::<Nanos>().unwrap_err();
+        assert_eq!(time.expected, "at most 213503 days");
         assert!("101 %".parse::<Share>().is_err());
         assert!("99999999999 %".parse::<CpuPpm>().is_err());
     }

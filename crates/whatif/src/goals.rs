@@ -363,6 +363,7 @@ fn answered(answer: Option<Answered>) -> Result<Option<Answer>, Invalid> {
         Some(Ok(answer)) => Ok(Some(answer)),
         Some(Err(error)) => match *error {
             CallError::Refused { .. } => Ok(None),
+            CallError::Invalid(invalid) => Err(invalid),
             error => Err(Invalid::new("call", error, "one that the broker carries out")),
         },
         None => Ok(None),

@@ -59,14 +59,15 @@ pub async fn watch(
     let place = shared.watchers.enter(&caller.user)?;
     // Before anything is read: what comes after is noticed.
     let heads = shared.feed.heads();
-    let after = match last_event_id(&headers).or(wanted.after.clone()) {
-        Some(text) => text.parse()?,
+    let (field, id) = seen_last(&headers, wanted.after.clone());
+    let after = match id {
+        Some(text) => text.parse().map_err(|wrong| Invalid { field: field.into(), ..wrong })?,
         None => Position::behind(shared.feed.head()),
     };
     // What is durable may not be in the feed yet, and be known from a history.
     let status = shared.writer.status();
     let kept_after = status.compacted_to.min(shared.feed.recent_after());
-    check_is_there(after, kept_after, status.head)?;
+    check_is_there(field, after, kept_after, status.head)?;
     let (way, pieces) = way(place);
     let watcher = Watcher {
         shared,
@@ -282,30 +283,40 @@ fn piece(happened: &Happened) -> String {
     format!("id: {}\nevent: {}\ndata: {data}\n\n", happened.position(), happened.event.kind())
 }
 
-fn last_event_id(headers: &HeaderMap) -> Option<String> {
-    let value = headers.get("last-event-id")?;
-    Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+/// The event that was seen last, if one was, and what says so: who comes back tells in a header more than in the address, which
+/// stays as it was.
+fn seen_last(headers: &HeaderMap, after: Option<String>) -> (&'static str, Option<String>) {
+    const HEADER: &str = "last-event-id";
+    match headers.get(HEADER) {
+        Some(id) => (HEADER, Some(String::from_utf8_lossy(id.as_bytes()).into_owned())),
+        None => ("after", after),
+    }
 }
 
 /// Whoever has seen what this ledger does not have would miss what takes its place; and what is not kept one by one any more
 /// cannot be told. (It may be compacted a moment later: who is cut off then is told here.)
-fn check_is_there(after: Position, kept_after: Revision, head: Revision) -> Result<(), Rejection> {
+fn check_is_there(
+    field: &str,
+    after: Position,
+    kept_after: Revision,
+    head: Revision,
+) -> Result<(), Rejection> {
     if after.revision > head {
         let expected = format!(
             "an id of this ledger, which ends at revision {head}: what came later was lost when it \
              was salvaged, or is in another ledger; or none, and the list first"
         );
-        return Err(gone(after.to_string(), expected).into());
+        return Err(gone(field, after.to_string(), expected).into());
     }
     if read_from(after) < kept_after {
         let expected = format!("an id after {kept_after}-0; or none, and the list first");
-        return Err(gone("an older one".into(), expected).into());
+        return Err(gone(field, after.to_string(), expected).into());
     }
     Ok(())
 }
 
-fn gone(id: String, expected: String) -> Problem {
-    Problem { status: 410, ..Invalid::new("last-event-id", id, expected).into() }
+fn gone(field: &str, id: String, expected: String) -> Problem {
+    Problem { status: 410, ..Invalid::new(field, id, expected).into() }
 }
 
 /// A body that ends when nobody sends any more. It has the place: what waits in it for a slow reader is what places bound.
@@ -557,14 +568,22 @@ mod tests {
     }
 
     #[test]
+    fn the_header_goes_before_the_address_and_each_is_told_by_its_name() {
+        let (mut headers, after) = (HeaderMap::new(), Some("1-0".to_string()));
+        assert_eq!(seen_last(&headers, after.clone()), ("after", after.clone()));
+        headers.insert("last-event-id", "2-0".parse().unwrap());
+        assert_eq!(seen_last(&headers, after), ("last-event-id", Some("2-0".into())));
+    }
+
+    #[test]
     fn who_has_seen_what_is_not_there_is_told_and_nobody_else() {
-        let check =
-            |text: &str| check_is_there(text.parse().unwrap(), Revision::new(3), Revision::new(7));
+        let (kept, head) = (Revision::new(3), Revision::new(7));
+        let check = |text: &str| check_is_there("after", text.parse().unwrap(), kept, head);
         for id in ["3-4294967295", "4-0", "7-0", "7-4294967295"] {
             assert!(check(id).is_ok(), "{id}");
         }
         let problem = check("8-0").err().unwrap().0;
-        assert_eq!(problem.status, 410);
+        assert_eq!((problem.status, problem.field.as_deref()), (410, Some("after")));
         assert!(problem.detail.contains("which ends at revision 7"), "{}", problem.detail);
         for id in ["0-0", "3-0", "2-4294967295"] {
             let problem = check(id).err().unwrap().0;
@@ -572,6 +591,6 @@ mod tests {
             assert!(problem.detail.contains("an id after 3-0"), "{}", problem.detail);
         }
         let nothing = Revision::ZERO;
-        assert!(check_is_there("0-0".parse().unwrap(), nothing, nothing).is_ok(), "all is there");
+        assert!(check_is_there("after", "0-0".parse().unwrap(), nothing, nothing).is_ok());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Ending, print_json};
 use crate::arguments::LoadArguments;
-use crate::interrupt;
+use crate::{files, interrupt};
 use anyhow::{Context, Result};
 use keeptime_load::run::{Plan, RunError, run as send};
 use keeptime_load::schedule::{Arrivals, parse_counts};
@@ -48,6 +48,6 @@ fn arrivals(arguments: &LoadArguments) -> Result<Arrivals> {
     };
     let text = fs::read_to_string(path)
         .with_context(|| format!("cannot read {} (gunzip it first?)", path.display()))?;
-    let counts = parse_counts(&text).map_err(|error| error.within(&path.display().to_string()))?;
+    let counts = parse_counts(&text).map_err(|error| files::placed(error, path))?;
     Ok(Arrivals::replay(counts, arguments.step, arguments.scale)?)
 }

@@ -9,6 +9,7 @@ use anyhow::Result;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 use keeptime_broker::wire::{Filter, Link, Node};
+use keeptime_model::Invalid;
 use keeptime_model::reservation::Handle;
 use keeptime_model::units::{BytesPerSecond, WallTime};
 
@@ -41,11 +42,11 @@ pub fn links(arguments: &AtArguments) -> Result<Ending> {
 /// Shows what is reserved when.
 pub fn timeline(arguments: &TimelineArguments) -> Result<Ending> {
     let now = Zoned::now();
-    let from = arguments.from.as_ref().map(|text| times::parse_field("from", text, &now));
-    let from = from.transpose()?;
-    let to = times::parse_field("to", &arguments.to, &now)?;
+    let (from, to) = window(arguments, &now)?;
     let client = connect(&arguments.place)?;
-    let timeline = client.timeline(from, to).map_err(brokers::failure)?;
+    let timeline = client
+        .timeline(from, to)
+        .map_err(|error| as_typed(brokers::failure(error), &arguments.to))?;
     let zone = TimeZone::system();
     if let Some(path) = &arguments.svg {
         files::save(path, gantt::svg(&timeline, &zone).as_bytes())?;
@@ -59,6 +60,32 @@ pub fn timeline(arguments: &TimelineArguments) -> Result<Ending> {
         print!("{}", gantt::text(&timeline, later, &zone));
     }
     Ok(Ending::Done)
+}
+
+/// From when, which is now where nothing is said, and until when.
+fn window(
+    arguments: &TimelineArguments,
+    now: &Zoned,
+) -> Result<(Option<WallTime>, WallTime), Invalid> {
+    let from = arguments.from.as_ref().map(|text| times::parse_field("from", text, now));
+    let (from, to) = (from.transpose()?, times::parse_field("to", &arguments.to, now)?);
+    let start = from.map_or_else(|| times::parse("now", now), Ok)?;
+    if to <= start {
+        let expected = "a time after --from, which is now where nothing is said";
+        return Err(Invalid::new("to", &arguments.to, expected));
+    }
+    Ok((from, to))
+}
+
+/// What is wrong with the end of a window, as it was typed.
+fn as_typed(error: anyhow::Error, to: &str) -> anyhow::Error {
+    match error.downcast::<Invalid>() {
+        Ok(invalid) if invalid.field == "to" => {
+            Invalid { value: Some(to.into()), ..invalid }.into()
+        }
+        Ok(other) => other.into(),
+        Err(error) => error,
+    }
 }
 
 fn moment(arguments: &AtArguments) -> Result<Option<WallTime>> {
@@ -103,4 +130,36 @@ fn describe_link(link: &Link) -> String {
         link.reservable_bits_per_second.rounded(),
         link.bits_per_second.rounded()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::{Arguments, Command};
+    use clap::Parser;
+
+    // Goal: whoever typed times reads of these. Method: windows that end before they start, and one of which the broker says
+    // that it is too long.
+    #[test]
+    fn what_is_wrong_with_a_window_is_told_as_it_was_typed() {
+        let now = jiff::Timestamp::UNIX_EPOCH.to_zoned(TimeZone::UTC);
+        let of = |words: &[&str]| {
+            let words = [&["keeptime", "timeline"], words].concat();
+            let Command::Timeline(arguments) = Arguments::try_parse_from(words).unwrap().command
+            else {
+                panic!()
+            };
+            window(&arguments, &now).map_err(|invalid| invalid.to_string())
+        };
+        let hours = |count: u64| WallTime::from_unix_nanos(count * 3_600_000_000_000);
+        assert_eq!(of(&["--to", "+1h"]), Ok((None, hours(1))));
+        assert_eq!(of(&["--from", "+1h", "--to", "+2h"]), Ok((Some(hours(1)), hours(2))));
+        let told =
+            "is not accepted; expected a time after --from, which is now where nothing is said";
+        assert_eq!(of(&["--from", "+2h", "--to", "+1h"]), Err(format!("to: \"+1h\" {told}")));
+        assert_eq!(of(&["--to", "now"]), Err(format!("to: \"now\" {told}")));
+        let long = Invalid::new("to", 1_796_063_342_068_726_086_u64, "a shorter window").into();
+        let told = "to: \"+9d\" is not accepted; expected a shorter window";
+        assert_eq!(as_typed(long, "+9d").to_string(), told);
+    }
 }

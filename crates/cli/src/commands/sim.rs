@@ -8,6 +8,7 @@ mod source;
 use super::{Ending, print_json};
 use crate::arguments::{FailureArguments, SimArguments, SimCommand, SimulatedCluster};
 use crate::columns::{Side, aligned};
+use crate::files;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use keeptime_model::Invalid;
@@ -123,7 +124,7 @@ fn topology(cluster: &SimulatedCluster) -> Result<Topology> {
 fn place(invalid: Invalid, cluster: &SimulatedCluster) -> Invalid {
     match cluster {
         SimulatedCluster::Shape(_) => invalid,
-        SimulatedCluster::File(path) => invalid.within(&path.display().to_string()),
+        SimulatedCluster::File(path) => files::placed(invalid, path),
     }
 }
 

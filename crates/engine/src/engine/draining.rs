@@ -78,9 +78,7 @@ impl Engine {
         if unknown.is_none() && !names.is_empty() {
             return Ok(names);
         }
-        let there = self.cluster.topology().nodes().iter().map(|node| node.name.as_str());
-        let there: Vec<_> = there.take(NAMED_MAX).collect();
-        let expected = format!("nodes of the cluster, as {}", there.join(", "));
+        let expected = format!("nodes {}", self.cluster.of_it());
         Err(Invalid { value: unknown, ..Invalid::missing("nodes", expected) })
     }
 

@@ -139,7 +139,8 @@ impl Engine {
         };
         let drained = self.drained_for(old, &request, (from, until));
         if let (Place::Own(_), Some(name)) = (place, self.unknown(&request.among)) {
-            return Err(Invalid::new("among", name, "nodes of the cluster").into());
+            let expected = format!("nodes {}", self.cluster.of_it());
+            return Err(Invalid::new("among", name, expected).into());
         }
         self.calendar.settle();
         let mut admission =

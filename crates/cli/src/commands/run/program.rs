@@ -74,15 +74,13 @@ pub fn less_cpu(program: &ProgramArguments, refusal: &Refusal) -> Option<String>
 /// Without a profile, full speed can be measured and a deadline be planned for by what the user says. No time can be
 /// promised.
 fn check_wanted(arguments: &RunArguments) -> Result<(), Invalid> {
-    let is_told = arguments.takes.is_some_and(|takes| takes > Nanos::default());
-    match (arguments.rate, &arguments.by) {
-        (None, None) => {
+    match (arguments.rate, &arguments.by, arguments.takes) {
+        (None, None, _) => {
             Err(Invalid::new("command", arguments.program.command.join(" "), WITHOUT_PROFILE))
         }
-        (None, Some(_)) if !is_told => {
-            let expected =
-                "how long the whole run takes at full speed, beside --nodes: no profile tells it";
-            Err(Invalid::missing("takes", expected))
+        (None, Some(_), None) => Err(Invalid::missing("takes", TAKES)),
+        (None, Some(_), Some(takes)) if takes == Nanos::default() => {
+            Err(Invalid::new("takes", takes, TAKES))
         }
         _ => Ok(()),
     }
@@ -166,6 +164,9 @@ const WITHOUT_OPTIONS: &str = "the program right after the launcher, without opt
 const WITHOUT_FLUX: &str = "the program alone, without `flux run` and its options: Keeptime starts one rank on each \
      of --nodes (-n) itself";
 
+const TAKES: &str =
+    "how long the whole run takes at full speed, beside --nodes: no profile tells it";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,6 +235,8 @@ mod tests {
         assert!(told(&[]).starts_with(all), "{}", told(&[]));
         let takes = told(&["--by", "+1h"]);
         assert!(takes.starts_with("takes is missing") && takes.contains("--nodes"), "{takes}");
+        let none = told(&["--by", "+1h", "--takes", "0s"]);
+        assert!(none.starts_with("takes: \"0 ns\" is not accepted"), "{none}");
         for enough in [&["--rate", "30 %"][..], &["--by", "+1h", "--takes", "1min"]] {
             let nodes = told(enough);
             let expected = "nodes is missing; expected how many, as in --nodes 4";

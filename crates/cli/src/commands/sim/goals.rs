@@ -5,7 +5,7 @@ use super::{Results, percent, place, spread, topology};
 use crate::arguments::{SimGoalsArguments, SimulatedCluster, WantedUnit};
 use crate::columns::{Side, aligned};
 use crate::commands::{Ending, print_json};
-use crate::files;
+use crate::{files, requests};
 use anyhow::{Context, Result};
 use keeptime_launch::mpi::Flavour;
 use keeptime_model::goal::{Goal, Preference};
@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &SimGoalsArguments) -> Result<Ending> {
     let asked = users::asked(&wishes, &Coming { requests, every, units, wait, seed })?;
     let mut summaries = Vec::new();
     for policy in each_once(&arguments.policy) {
-        let had = users::had(&world, &asked, policy)?;
+        let had = users::had(&world, &asked, policy).map_err(requests::as_typed)?;
         // Told at once: the next may be interrupted.
         eprintln!("{policy} has ended: in time {}", percent(had.in_time_percent));
         summaries.push(had);

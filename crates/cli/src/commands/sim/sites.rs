@@ -4,6 +4,7 @@ use super::policies::each_once;
 use super::{Failing, Results, path_text, percent, progress_bar, topology};
 use crate::arguments::{SimSitesArguments, SimulatedCluster};
 use crate::commands::{Ending, print_json};
+use crate::files;
 use anyhow::{Context, Result};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
@@ -123,14 +124,14 @@ fn place(invalid: Invalid, path: &Path) -> Invalid {
     };
     match argument {
         Some(argument) => Invalid { field: argument.into(), ..invalid },
-        None => invalid.within(&path.display().to_string()),
+        None => files::placed(invalid, path),
     }
 }
 
 fn read(path: &Path) -> Result<Vec<Demand>> {
-    let name = path.display().to_string();
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
-    Ok(demands(&text).map_err(|invalid| invalid.within(&name))?)
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(demands(&text).map_err(|invalid| files::placed(invalid, path))?)
 }
 
 fn demands(text: &str) -> Result<Vec<Demand>, Invalid> {
