@@ -74,7 +74,7 @@ fn exit_code(ended: anyhow::Result<Ending>) -> u8 {
 
 /// A lab's error shows bad input as its own: the chain goes on behind it.
 fn is_bad_input(cause: &(dyn std::error::Error + 'static)) -> bool {
-    let in_lab = matches!(cause.downcast_ref(), Some(LabError::Invalid(_)));
+    let in_lab = cause.downcast_ref().is_some_and(LabError::is_bad_input);
     in_lab || cause.is::<Invalid>()
 }
 

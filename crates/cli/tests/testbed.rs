@@ -55,9 +55,13 @@ fn loads_and_policers_that_make_no_sense_are_refused() {
     };
     refused(&["load", "--for", "2h"], 64, "at most");
     refused(&["load", "--from", "n1"], 64, "--to");
-    refused(&["load", "--from", "n1", "--to", "n1", "--rate", "1Mbit"], 2, "two different nodes");
-    refused(&["load", "--from", "n7", "--to", "n1", "--rate", "1Mbit"], 2, "there are n1, n2");
-    refused(&["police", "--node", "n7"], 2, "n7");
+    refused(&["load", "--from", "n1", "--to", "n1", "--rate", "1Mbit"], 64, "another node");
+    refused(
+        &["load", "--from", "n7", "--to", "n1", "--rate", "1Mbit"],
+        64,
+        "a node of the lab: n1, n2",
+    );
+    refused(&["police", "--node", "n7"], 64, "n7");
     refused(&["police", "--node", "n1", "--rate", "1Mbit"], 64, "--depth");
     refused(&["police", "--node", "n1", "--rate", "0", "--depth", "1kB"], 64, "0");
 }

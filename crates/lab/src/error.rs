@@ -7,6 +7,7 @@ use keeptime_linux::syscall::SyscallError;
 use keeptime_linux::tc::TcError;
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
+use nix::errno::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -107,10 +108,55 @@ impl LabError {
     }
 }
 
+    /// Whether what was asked for is wrong, whatever the machine can do.
+    pub fn is_bad_input(&self) -> bool {
+        matches!(
+            self,
+            Self::Invalid(_) | Self::UnknownNode { .. } | Self::Police(PoliceError::Invalid(_))
+        )
+    }
+
+    /// If a program could not be started: what a shell would tell of that.
+    pub fn unstarted_code(&self) -> Option<u8> {
+        match self {
+            Self::Syscall(SyscallError { call: "execve", errno, .. }) => {
+                Some(if *errno == Errno::ENOENT { 127 } else { 126 })
+            }
+            _ => None,
+        }
+    }
+
 fn known(labs: &[Name]) -> String {
     match labs {
         [] => "is none at all".into(),
         [one] => format!("is {one}"),
         many => format!("are {}", many.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Goal: whoever typed something wrong is told so by the exit code, and a machine that cannot do it is told apart.
+    #[test]
+    fn what_was_asked_for_wrongly_is_told_apart() {
+        let invalid = || Invalid::new("rate", "0 bit/s", "more than 0");
+        let lab: Name = "lab".parse().unwrap();
+        let unknown = LabError::UnknownNode { lab, node: "n9".into(), nodes: vec!["n1".into()] };
+        for wrong in [invalid().into(), PoliceError::Invalid(invalid()).into(), unknown] {
+            assert!(wrong.is_bad_input(), "{wrong}");
+        }
+        let ended = LabError::Ended { what: "lab".into() };
+        let missing = LabError::Police(PoliceError::Missing("bucket"));
+        assert!(!ended.is_bad_input() && !missing.is_bad_input());
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_told_as_by_a_shell() {
+        let of = |call, errno| LabError::from(SyscallError { call, object: "x".into(), errno });
+        assert_eq!(of("execve", Errno::ENOENT).unstarted_code(), Some(127));
+        assert_eq!(of("execve", Errno::EACCES).unstarted_code(), Some(126));
+        assert_eq!(of("setns", Errno::ENOENT).unstarted_code(), None);
     }
 }

@@ -125,7 +125,10 @@ pub const LAB_UP: &str = r#"Examples, as root:
 /// Below `keeptime lab exec --help`.
 pub const LAB_EXEC: &str = r#"Examples:
   keeptime lab exec lab n1 -- ip addr
-  keeptime lab exec lab n1 --job r1 -- ./simulate    # with what r1 has there"#;
+  keeptime lab exec lab n1 --job r1 -- ./simulate    # with what r1 has there
+
+Exit codes: that of the command, or 128 and the number of the signal that ended
+it; 126 it cannot be run; 127 it was not found; 2 and 64 as everywhere."#;
 
 /// Below `keeptime agent status --help`.
 pub const AGENT_STATUS: &str = r#"Examples:

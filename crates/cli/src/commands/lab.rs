@@ -276,8 +276,14 @@ fn exec(labs: &Labs, arguments: LabExecArguments) -> Result<Ending> {
     }
     exec.environment = environment;
     exec.die_with_parent = arguments.die_with_parent;
-    let code = exit_code(lab.exec(exec)?);
-    Ok(Ending::Exit(u8::try_from(code).unwrap_or(u8::MAX)))
+    match lab.exec(exec) {
+        Ok(status) => Ok(Ending::Exit(u8::try_from(exit_code(status)).unwrap_or(u8::MAX))),
+        Err(error) => {
+            let Some(code) = error.unstarted_code() else { return Err(error.into()) };
+            eprintln!("keeptime: {:#}", anyhow::Error::from(error));
+            Ok(Ending::Exit(code))
+        }
+    }
 }
 
 /// How a program finds the agent of its node, and the job that it is part of. The front end has none.

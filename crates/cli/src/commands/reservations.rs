@@ -20,6 +20,7 @@ use keeptime_engine::call::{Beyond, Reason};
 use keeptime_engine::{Event, Refusal};
 use keeptime_launch::remote::quoted;
 use keeptime_model::Invalid;
+use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Handle, Request};
 use keeptime_model::units::{Nanos, WallTime};
 use serde::Serialize;
@@ -29,6 +30,8 @@ use std::time::{Duration, Instant};
 /// How nodes come to disks whose rates may be promised.
 const DISK_ADDED: &str = "a disk is added as `disk` of its node in the broker's topology file \
     (docs/formats/topology.md), or by keeptime lab up --disk\n";
+/// So many nodes are named to whoever names one that is not there.
+const NODES_NAMED_MAX: usize = 8;
 /// How long to wait before a watch looks for a broker that went away.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -190,6 +193,10 @@ pub fn list(arguments: &ListArguments) -> Result<Ending> {
     };
     let is_some = filter.owner.is_some() || filter.state.is_some() || filter.node.is_some();
     let all = client.all_reservations(filter).map_err(brokers::failure)?;
+    if let (Some(name), []) = (&arguments.node, all.as_slice()) {
+        let there = client.nodes(None).map_err(brokers::failure)?.nodes;
+        check_there(name, there.iter().map(|node| &node.name))?;
+    }
     if arguments.json {
         print_json(&all)?;
         return Ok(Ending::Done);
@@ -207,6 +214,16 @@ pub fn list(arguments: &ListArguments) -> Result<Ending> {
         println!("{refused} refused: --state refused shows them");
     }
     Ok(Ending::Done)
+}
+
+/// Nothing is reserved of a node that is not there, which says nothing of the one that was meant.
+fn check_there<'a>(name: &Name, there: impl Iterator<Item = &'a Name>) -> Result<(), Invalid> {
+    let there: Vec<_> = there.map(Name::as_str).collect();
+    if there.contains(&name.as_str()) {
+        return Ok(());
+    }
+    let some = &there[..there.len().min(NODES_NAMED_MAX)];
+    Err(Invalid::new("node", name, format!("a node of the cluster, as {}", some.join(", "))))
 }
 
 /// Explains a reservation by everything that was recorded about it.
@@ -543,6 +560,31 @@ mod tests {
 
     // Goal: one line has what an operator looks for: that it waits and for what, that nothing enforces it, how it ended.
     #[test]
+    #[test]
+    fn a_node_that_is_not_there_is_told_with_some_that_are() {
+        let there: Vec<Name> = (1..20).map(|n| format!("n{n}").parse().unwrap()).collect();
+        let check = |name: &str| check_there(&name.parse().unwrap(), there.iter());
+        assert_eq!(check("n19"), Ok(()));
+        let told = "node: \"n20\" is not accepted; expected a node of the cluster, as n1, n2, n3, n4, \
+            n5, n6, n7, n8";
+        assert_eq!(check("n20").unwrap_err().to_string(), told);
+    }
+
+    // Goal: a watch that ended goes on where it was. Method: events with a place in their batch and without one.
+    #[test]
+    fn what_happened_is_told_with_what_a_watch_goes_on_by() {
+        let told = |index: Option<u32>| {
+            let event = serde_json::json!({ "revision": 12, "index": index, "time_unix_nanos": 0,
+                "text": "ended", "event": { "ended": { "handle": "r1" } } });
+            let happened: Happened = serde_json::from_value(event).unwrap();
+            let told = serde_json::to_value(Told::of(&happened)).unwrap();
+            assert_eq!((&told["revision"], &told["text"]), (&12.into(), &"ended".into()));
+            told["id"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(told(Some(3)), "12-3");
+        assert_eq!(told(None), format!("12-{}", u32::MAX));
+    }
+
     fn a_line_says_how_it_stands() {
         let described = |state: &str, more: serde_json::Value| {
             let resources = serde_json::json!({ "nodes": { "any": 1 } });

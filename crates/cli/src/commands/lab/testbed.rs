@@ -5,11 +5,11 @@ use crate::arguments::{LabLoadArguments, LabPoliceArguments};
 use crate::cluster::Cluster;
 use crate::interrupt;
 use crate::load::{Blast, Flood, Pair};
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use keeptime_lab::Labs;
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
-use keeptime_model::topology::NodeIndex;
+use keeptime_model::topology::Topology;
 use keeptime_model::units::Nanos;
 use serde_json::json;
 use std::any::Any;
@@ -59,8 +59,7 @@ pub fn load(arguments: &LabLoadArguments) -> Result<()> {
     let start = Instant::now();
     let _load: Box<dyn Any> = match (from, to, rate) {
         (Some(from), Some(to), Some(rate)) => {
-            let pair = Pair { from: node(&cluster, from)?, to: node(&cluster, to)? };
-            ensure!(pair.from != pair.to, "{from} to {to}: not accepted; give two different nodes");
+            let pair = pair(cluster.topology(), from, to)?;
             println!("datagrams from {from} to {to}, {rate}, for {length}");
             Box::new(Blast::start(&cluster, pair, *rate, limit)?)
         }
@@ -75,10 +74,39 @@ pub fn load(arguments: &LabLoadArguments) -> Result<()> {
     Ok(())
 }
 
-fn node(cluster: &Cluster, name: &Name) -> Result<NodeIndex> {
-    let topology = cluster.topology();
-    topology.find_node(name).with_context(|| {
-        let known: Vec<_> = topology.nodes().iter().map(|node| node.name.as_str()).collect();
-        format!("no node {name}; there are {}", known.join(", "))
-    })
+/// The two different nodes that were asked for.
+fn pair(topology: &Topology, from: &Name, to: &Name) -> Result<Pair, Invalid> {
+    let node = |field: &str, name: &Name| {
+        let names = || topology.nodes().iter().map(|node| node.name.as_str()).collect::<Vec<_>>();
+        let expected = || format!("a node of the lab: {}", names().join(", "));
+        topology.find_node(name).ok_or_else(|| Invalid::new(field, name, expected()))
+    };
+    let pair = Pair { from: node("from", from)?, to: node("to", to)? };
+    if pair.from == pair.to {
+        return Err(Invalid::new("to", to, "another node than --from"));
+    }
+    Ok(pair)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_go_from_one_node_of_the_lab_to_another() {
+        let file = "name = \"two\"\nnodes = [{ name = \"n1\", cpu = \"40 %\" }, \
+            { name = \"n2\", cpu = \"40 %\" }]\nlinks = [{ between = [\"n1\", \"n2\"], rate = \"1 Gbit/s\" }]";
+        let topology = Topology::from_toml(file).unwrap();
+        let asked =
+            |from: &str, to: &str| pair(&topology, &from.parse().unwrap(), &to.parse().unwrap());
+        let Pair { from, to } = asked("n2", "n1").unwrap();
+        assert_eq!([from, to].map(|node| topology.node(node).name.as_str()), ["n2", "n1"]);
+        let told = |from, to| asked(from, to).unwrap_err().to_string();
+        let nowhere = "from: \"n7\" is not accepted; expected a node of the lab: n1, n2";
+        assert_eq!(told("n7", "n1"), nowhere);
+        assert_eq!(
+            told("n1", "n1"),
+            "to: \"n1\" is not accepted; expected another node than --from"
+        );
+    }
 }
