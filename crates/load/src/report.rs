@@ -54,7 +54,7 @@ pub struct Counts {
 }
 
 /// Quantiles of times.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Quantiles {
     /// The median.
     pub p50_nanos: Nanos,
@@ -79,10 +79,10 @@ pub struct Summary {
     /// Answered requests for each second of the run.
     pub per_second: f64,
     /// Of answered requests, from the time at which they were meant to be sent. Whoever refuses at once is not quick.
-    pub latency: Quantiles,
+    pub latency: Option<Quantiles>,
     /// How much later than meant those were sent that got an answer, of whatever status: what the generator, or a lack of
     /// connections, adds.
-    pub lateness: Quantiles,
+    pub lateness: Option<Quantiles>,
 }
 
 /// All that came of a run.
@@ -183,21 +183,22 @@ impl Counts {
 }
 
 impl Quantiles {
-    fn of(times: &[Nanos]) -> Self {
+    /// Nothing where nothing was measured.
+    fn of(times: &[Nanos]) -> Option<Self> {
         let mut sorted = times.to_vec();
         sorted.sort_unstable();
-        let Some(last) = sorted.len().checked_sub(1) else { return Self::default() };
+        let last = sorted.len().checked_sub(1)?;
         // The least time that so many of a thousand do not exceed.
         let at = |thousandths: usize| {
             sorted[(sorted.len() * thousandths).div_ceil(1_000).saturating_sub(1).min(last)]
         };
-        Self {
+        Some(Self {
             p50_nanos: at(500),
             p90_nanos: at(900),
             p99_nanos: at(990),
             p999_nanos: at(999),
             max_nanos: sorted[last],
-        }
+        })
     }
 }
 
@@ -220,20 +221,23 @@ impl fmt::Display for Report {
         let alone = self.targets.len() == 1;
         for summary in self.targets.iter().chain((!alone).then_some(&self.all)) {
             let counts = &summary.counts;
-            let ms = |span: Nanos| span.as_secs_f64() * 1e3;
+            let ms = |quantiles: Option<Quantiles>, which: fn(Quantiles) -> Nanos| match quantiles {
+                Some(quantiles) => format!("{:.2}", which(quantiles).as_secs_f64() * 1e3),
+                None => "-".into(),
+            };
             writeln!(
                 f,
-                "{:<32} {:>9} {:>9} {:>7} {:>8} {:>10.1} {:>9.2} {:>9.2} {:>9.2} {:>9.2}",
+                "{:<32} {:>9} {:>9} {:>7} {:>8} {:>10.1} {:>9} {:>9} {:>9} {:>9}",
                 summary.target,
                 counts.intended,
                 counts.answered,
                 counts.lost(),
                 counts.not_sent + counts.not_connected,
                 summary.per_second,
-                ms(summary.latency.p50_nanos),
-                ms(summary.latency.p99_nanos),
-                ms(summary.latency.max_nanos),
-                ms(summary.lateness.p99_nanos),
+                ms(summary.latency, |all| all.p50_nanos),
+                ms(summary.latency, |all| all.p99_nanos),
+                ms(summary.latency, |all| all.max_nanos),
+                ms(summary.lateness, |all| all.p99_nanos),
             )?;
         }
         Ok(())
@@ -275,9 +279,9 @@ mod tests {
         assert_eq!((counts.intended, counts.answered, counts.lost()), (7, 1, 4));
         assert_eq!((counts.not_sent, counts.not_connected), (1, 1));
         // One that is refused at once is not among them, nor does one that never came make the run longer.
-        let Quantiles { p50_nanos, max_nanos, .. } = report.all.latency;
+        let Quantiles { p50_nanos, max_nanos, .. } = report.all.latency.unwrap();
         assert_eq!([p50_nanos, max_nanos], [20, 20].map(Nanos::from_millis));
-        assert_eq!(report.all.lateness.max_nanos, Nanos::from_millis(2));
+        assert_eq!(report.all.lateness.unwrap().max_nanos, Nanos::from_millis(2));
         assert_eq!(report.length_nanos, Nanos::from_millis(30));
         assert_eq!(report.all.per_second, 1.0 / 0.03);
     }
@@ -297,10 +301,21 @@ mod tests {
     #[test]
     fn quantiles_are_times_that_were_measured() {
         let times: Vec<_> = (1..=1_000).rev().map(Nanos::new).collect();
-        let quantiles = Quantiles::of(&times);
+        let quantiles = Quantiles::of(&times).unwrap();
         let expected = [500, 900, 990, 999, 1_000].map(Nanos::new);
         let Quantiles { p50_nanos, p90_nanos, p99_nanos, p999_nanos, max_nanos } = quantiles;
         assert_eq!([p50_nanos, p90_nanos, p99_nanos, p999_nanos, max_nanos], expected);
-        assert_eq!(Quantiles::of(&[]), Quantiles::default());
+    }
+
+    // Goal: what nobody measured is not told as quick. Method: a site that never answers.
+    #[test]
+    fn times_of_nothing_are_none() {
+        let mut tally = Tally::default();
+        tally.intend(Nanos::from_millis(10));
+        tally.count(&outcome(Err(Failure::TimedOut), 60_010));
+        let report = of_one_site(tally);
+        assert_eq!((report.all.latency, report.all.lateness), (None, None));
+        let row: Vec<_> = report.to_string().split_whitespace().map(str::to_owned).collect();
+        assert!(row.ends_with(&["-"; 4].map(str::to_owned)), "{report}");
     }
 }

@@ -48,15 +48,15 @@ pub struct Summary {
     /// The same, of what all nodes could have done.
     pub lost_percent: f64,
     /// From submission to start, the last one of a job that was run anew.
-    pub wait_seconds: Quantiles,
+    pub wait_seconds: Option<Quantiles>,
     /// From submission to end, over the time at full speed; jobs below 10 s count as 10 s, and what is
     /// below 1 as 1 (Feitelson's bounded slowdown).
-    pub slowdown: Quantiles,
+    pub slowdown: Option<Quantiles>,
     /// From start to end, over the time at full speed.
-    pub stretch: Quantiles,
+    pub stretch: Option<Quantiles>,
 }
 
-/// Of the jobs that were run.
+/// Of the jobs that were run, if any was.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Quantiles {
     /// Half have no more.
@@ -153,14 +153,14 @@ fn span(outcome: &Outcome, jobs: &[Submission]) -> f64 {
 }
 
 impl Quantiles {
-    /// By nearest rank; 0 where there is nothing.
-    pub(crate) fn of(mut values: Vec<f64>) -> Self {
+    /// By nearest rank; nothing of nothing.
+    pub(crate) fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let at = |part: f64| {
             let rank = (part * values.len() as f64).ceil() as usize;
-            values.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+            values.get(rank.saturating_sub(1)).copied()
         };
-        Self { median: at(0.5), p95: at(0.95), most: at(1.0) }
+        Some(Self { median: at(0.5)?, p95: at(0.95)?, most: at(1.0)? })
     }
 }
 
@@ -203,9 +203,9 @@ mod tests {
         assert!((summary.lost_node_hours - 3.0 / 3_600.0).abs() < 1e-12);
         assert!((summary.admission_percent - 75.0).abs() < 1e-9);
         assert!((summary.in_time_percent - 25.0).abs() < 1e-9);
-        assert_eq!(summary.wait_seconds, Quantiles { median: 0.0, p95: 10.0, most: 10.0 });
-        assert_eq!(summary.slowdown.most, 3.0);
-        assert_eq!(summary.stretch.most, 2.0);
+        assert_eq!(summary.wait_seconds, Some(Quantiles { median: 0.0, p95: 10.0, most: 10.0 }));
+        assert_eq!(summary.slowdown.unwrap().most, 3.0);
+        assert_eq!(summary.stretch.unwrap().most, 2.0);
         // Who waited anew since a node was away was.
         let fates = vec![Fate { displaced: true, ..ran(10, 30) }];
         let summary = Outcome { fates, ..outcome }.summary(&[job(0, 29)], 1);

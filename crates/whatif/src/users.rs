@@ -61,9 +61,9 @@ pub struct Had {
     /// Those whose units took no longer than was wanted, of all.
     pub in_time_percent: f64,
     /// From a request until its run began, of those that ran.
-    pub wait_seconds: Quantiles,
+    pub wait_seconds: Option<Quantiles>,
     /// The time of a unit in parts of the longest that was wanted, of those that were done.
-    pub time_of_wanted: Quantiles,
+    pub time_of_wanted: Option<Quantiles>,
 }
 
 /// Requests of users who each want one of `wishes`, all with the same chance. The same seed gives the same requests.
@@ -208,8 +208,10 @@ mod tests {
         let fates = [ran(1, 0), ran(2, 7), ran(3, 0), cut, Fate::default()];
         let had = Had::of(all, &fates, Decides::Keeptime);
         assert_eq!((had.requests, had.admitted_percent, had.in_time_percent), (5, 80.0, 40.0));
-        assert_eq!((had.wait_seconds.median, had.wait_seconds.most), (0.0, 7.0));
-        assert_eq!((had.time_of_wanted.median, had.time_of_wanted.most), (1.0, 1.5));
+        let (wait, time) = (had.wait_seconds.unwrap(), had.time_of_wanted.unwrap());
+        assert_eq!((wait.median, wait.most, time.median, time.most), (0.0, 7.0, 1.0, 1.5));
+        let none = Had::of(all, &[Fate::default(); 5], Decides::Keeptime);
+        assert_eq!((none.wait_seconds, none.time_of_wanted), (None, None));
     }
 
     #[test]

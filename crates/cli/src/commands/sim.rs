@@ -228,9 +228,11 @@ fn table(summaries: &[Summary], has_failures: bool) -> String {
     let row = |name: &str, cell: &dyn Fn(&Summary) -> String| {
         std::iter::once(name.to_owned()).chain(summaries.iter().map(cell)).collect::<Vec<_>>()
     };
-    let spread = |name: &str, of: fn(&Summary) -> Quantiles| {
+    let spread = |name: &str, of: fn(&Summary) -> Option<Quantiles>| {
         let part = |which: &str, part: fn(Quantiles) -> f64| {
-            row(&format!("{name}: {which}"), &|s| format!("{:.2}", part(of(s))))
+            row(&format!("{name}: {which}"), &|s| {
+                of(s).map_or_else(|| "-".into(), |all| format!("{:.2}", part(all)))
+            })
         };
         [part("median", |all| all.median), part("p95", |all| all.p95), part("most", |all| all.most)]
     };
@@ -293,8 +295,11 @@ fn percent(value: f64) -> String {
     format!("{value:.1} %")
 }
 
-fn spread(Quantiles { median, p95, most }: Quantiles) -> String {
-    format!("{median:.2} / {p95:.2} / {most:.2}")
+fn spread(quantiles: Option<Quantiles>) -> String {
+    match quantiles {
+        Some(Quantiles { median, p95, most }) => format!("{median:.2} / {p95:.2} / {most:.2}"),
+        None => "-".into(),
+    }
 }
 
 const REPAIR: Nanos = Nanos::from_secs(3_600);
