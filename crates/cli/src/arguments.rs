@@ -596,6 +596,13 @@ pub struct PlanArguments {
     pub json: bool,
 }
 
+/// What goes with neither --rate nor --by. What needs one of these has to name them, too: what is in the way of an option is
+/// in the way of its being needed.
+const NOT_AT_A_RATE: [&str; 7] =
+    ["unprotected", "within", "at_least", "reservation", "steady", "spare", "by"];
+const NOT_BY_A_TIME: [&str; 7] =
+    ["unprotected", "within", "at_least", "reservation", "steady", "spare", "rate"];
+
 #[derive(Debug, Clone, Args)]
 #[command(group(ArgGroup::new("runnable").required(true).args(["application", "command"])))]
 pub struct RunArguments {
@@ -629,11 +636,11 @@ pub struct RunArguments {
     #[arg(long, value_name = "SHARE", conflicts_with_all = ["unprotected", "within", "at_least"])]
     pub rate: Option<Share>,
     /// How far from --rate is near enough, in parts of full speed [default: 2 %]
-    #[arg(long, value_name = "SHARE", requires = "rate")]
+    #[arg(long, value_name = "SHARE", requires = "rate", conflicts_with_all = NOT_AT_A_RATE)]
     pub threshold: Option<Share>,
     /// Measure the full speed that --rate is a part of, even if an earlier run has: it begins with all CPU that
     /// its application file asks for
-    #[arg(long, requires = "rate")]
+    #[arg(long, requires = "rate", conflicts_with_all = NOT_AT_A_RATE)]
     pub measure: bool,
     /// It must be done by then: start it when, on as many of --nodes, and as fast as that takes. As in
     /// 18:00, "tomorrow 9:00" or +2h
@@ -641,7 +648,7 @@ pub struct RunArguments {
     pub by: Option<String>,
     /// How long the whole run takes at full speed on the fewest of --nodes [default: as the profile says,
     /// where that is the time of a whole run]. For a program without a profile it has to be said
-    #[arg(long, value_name = "SPAN", requires = "by")]
+    #[arg(long, value_name = "SPAN", requires = "by", conflicts_with_all = NOT_BY_A_TIME)]
     pub takes: Option<Nanos>,
     /// Where it cannot be kept now, reserve it for the first time at which it can, and begin then, if that is no
     /// later than so long from now. If no such time is known, wait for what others give back before their
@@ -723,10 +730,10 @@ pub struct LoadArguments {
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
     /// How long a line of the replayed file lasts
-    #[arg(long, default_value = "1s", requires = "replay")]
+    #[arg(long, default_value = "1s", requires = "replay", conflicts_with_all = ["rate", "burst"])]
     pub step: Nanos,
     /// What the counts of the replayed file are multiplied by
-    #[arg(long, default_value_t = 1.0, requires = "replay")]
+    #[arg(long, default_value_t = 1.0, requires = "replay", conflicts_with_all = ["rate", "burst"])]
     pub scale: f64,
     /// Until when requests are sent [default: 10s, or as long as the replayed file]
     #[arg(long)]
@@ -762,6 +769,7 @@ pub enum RateCommand {
         /// The job, as in r17
         job: Handle,
         /// The part of full speed, as in "40 %"
+        #[arg(allow_hyphen_values = true)]
         rate: Share,
         /// Print how it stands as JSON, or why it stays at its rate
         #[arg(long)]
@@ -769,7 +777,6 @@ pub enum RateCommand {
         #[command(flatten)]
         place: Box<BrokerPlace>,
     },
-        #[arg(allow_hyphen_values = true)]
 }
 
 #[derive(Debug, Args)]

@@ -116,6 +116,18 @@ pub fn save(path: &Path, text: &[u8]) -> Result<()> {
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Checks that a file which somebody named has a directory: one that is mistyped is not made.
+///
+/// # Errors
+/// If there is none.
+pub fn check_directory(field: &str, path: &Path) -> Result<(), Invalid> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    if directory.is_none_or(Path::is_dir) {
+        return Ok(());
+    }
+    Err(Invalid::new(field, path.display(), "a file in a directory that is there"))
+}
+
 fn write_to(path: &Path, text: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(text)
 }
@@ -218,6 +230,16 @@ mod tests {
         let error = save(&path, b"text").unwrap_err().to_string();
         assert!(error.contains("taken.svg"), "{error}");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_is_named_in_a_directory_that_is_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let check = |path: PathBuf| check_directory("svg", &path);
+        assert_eq!(check(directory.path().join("day.svg")), Ok(()));
+        assert_eq!(check("day.svg".into()), Ok(()));
+        let error = check(directory.path().join("nothere/day.svg")).unwrap_err();
+        assert_eq!(error.field, "svg");
     }
 
     #[test]

@@ -69,6 +69,13 @@ impl Goal {
         if self.within == Some(Nanos::new(0)) {
             return Err(Invalid::new("within", "0 s", "more than 0 s"));
         }
+        if let Some(never) = self.quantile.filter(|quantile| quantile.ppm() == 0) {
+            return Err(Invalid::new(
+                "quantile",
+                never,
+                "more than 0 %: what is never kept is no promise",
+            ));
+        }
         match (self.at_least, self.within) {
             (Some(least), Some(most)) if least > most => {
                 Err(Invalid::new("at-least", least, format!("at most the bound within, {most}")))
@@ -180,6 +187,19 @@ mod tests {
         let goal = Goal { quantile: Share::from_percent(50), ..Goal::default() };
         assert_eq!(goal.to_string(), "no condition, for 50 % of runs, fastest first");
         assert_eq!(Goal::default().to_string(), "no condition, fastest first");
+    }
+
+    #[test]
+    fn what_is_never_kept_is_no_goal() {
+        let file = "name = \"a\"\ncommand = [\"a\"]\npattern = \"pairs\"\nnodes = [2]\n\
+            cpu = \"20 %\"\ntimeout = \"60 s\"\ntime = \"wall\"\n";
+        let application = Application::from_toml(file).unwrap();
+        let check = |ppm: u32| {
+            let quantile = Some(Share::try_from(ppm).unwrap());
+            Goal { quantile, ..Goal::default() }.check(&application).map_err(|error| error.field)
+        };
+        assert_eq!(check(0), Err("quantile".into()));
+        assert_eq!(check(1), Ok(()));
     }
 
     #[test]

@@ -75,6 +75,9 @@ pub fn asked(wishes: &[Wish], coming: &Coming) -> Result<Vec<Asked>, Invalid> {
         return Err(Invalid::missing("application", "one at least"));
     }
     let Coming { requests, every, units, wait, seed } = *coming;
+    if every == Nanos::default() {
+        return Err(Invalid::new("every", every, "more than 0 s"));
+    }
     let mut random = Random::new(seed);
     let mut at = 0.0;
     let one = |_| {
@@ -190,6 +193,8 @@ mod tests {
         );
         assert_eq!((first.units, first.wait), (3, Nanos::from_secs(1)));
         assert!(asked(&[], &coming(1)).is_err());
+        let at_once = Coming { every: Nanos::default(), ..coming(1) };
+        assert_eq!(asked(&wishes, &at_once).unwrap_err().field, "every");
     }
 
     // Goal: each number is what it says. Method: of five, one in time at once, one after some waiting, one late, one that was

@@ -98,6 +98,33 @@ mod tests {
         }
     }
 
+    // Goal: no option is left unread without a word. Method: those that go with another alone, beside what is in the way of
+    // that one.
+    #[test]
+    fn an_option_without_what_it_goes_with_is_refused() {
+        for words in [
+            "run solver --within 10s --takes 5min",
+            "run solver --within 10s --measure",
+            "run solver --within 10s --threshold 2%",
+            "run solver --by 18:00 --measure",
+            "run solver --in r7 --takes 5min",
+            "load http://10.0.0.1/ --rate 5 --step 2s",
+            "load http://10.0.0.1/ --burst 5 --scale 2",
+            "lab police --node n1 --off --depth 1kB",
+            "lab police --node n1 --off --class premium",
+        ] {
+            assert!(parse(&format!("keeptime {words}")).is_err(), "{words}");
+        }
+        for words in [
+            "run solver --by 18:00 --takes 5min",
+            "run solver --rate 30% --measure --threshold 2%",
+            "load http://10.0.0.1/ --replay counts --step 2s --scale 2",
+            "lab police --node n1 --rate 1Mbit --depth 1kB --class premium",
+        ] {
+            assert!(parse(&format!("keeptime {words}")).is_ok(), "{words}");
+        }
+    }
+
     // Goal: a program's own options are left alone, and what is no value of an option is told as before.
     #[test]
     fn what_is_no_negative_value_stays_as_it_is() {

@@ -19,10 +19,10 @@ pub struct LabPoliceArguments {
     #[arg(long, requires = "depth", conflicts_with = "off")]
     pub rate: Option<BitsPerSecond>,
     /// What may come at once: the depth of the token bucket, as in 100kB
-    #[arg(long, requires = "rate")]
+    #[arg(long, requires = "rate", conflicts_with = "off")]
     pub depth: Option<Bytes>,
     /// Which packets: premium, low-latency or best-effort. Others pass
-    #[arg(long, default_value = "premium", requires = "rate")]
+    #[arg(long, default_value = "premium", requires = "rate", conflicts_with = "off")]
     pub class: TrafficClass,
     /// Let everything pass again
     #[arg(long)]

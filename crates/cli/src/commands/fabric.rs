@@ -114,6 +114,10 @@ fn find(arguments: &FabricFindArguments) -> Result<Ending> {
 }
 
 fn ping(arguments: &FabricPingArguments) -> Result<Ending> {
+    if arguments.within == Nanos::default() {
+        // No answer is there at once.
+        return Err(Invalid::new("within", arguments.within, "more than 0 s").into());
+    }
     let context = open(&arguments.place, arguments.over)?;
     let answering = answering(&context, &arguments.nodes)?;
     let mut views = Vec::new();

@@ -43,6 +43,9 @@ pub fn links(arguments: &AtArguments) -> Result<Ending> {
 pub fn timeline(arguments: &TimelineArguments) -> Result<Ending> {
     let now = Zoned::now();
     let (from, to) = window(arguments, &now)?;
+    if let Some(path) = &arguments.svg {
+        files::check_directory("svg", path)?;
+    }
     let client = connect(&arguments.place)?;
     let timeline = client
         .timeline(from, to)

@@ -14,7 +14,7 @@ use keeptime_model::units::WallTime;
 use serde::Serialize;
 use std::fs::File;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A token as `list --json` shows it.
 #[derive(Debug, Serialize)]
@@ -51,6 +51,7 @@ pub fn run(command: TokenCommand) -> Result<()> {
             match out {
                 None => println!("{}", secret.expose()),
                 Some(out) => {
+                    told_replaced(&out).into_iter().for_each(|told| eprintln!("keeptime: {told}"));
                     files::replace(&out, &format!("{}\n", secret.expose()), Secrecy::Secret)?;
                 }
             }
@@ -73,6 +74,16 @@ pub fn run(command: TokenCommand) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whoever replaces a file may take the token in it for one that is good no more.
+fn told_replaced(out: &Path) -> Option<String> {
+    out.symlink_metadata().ok()?;
+    Some(format!(
+        "{} was there, and is replaced: a token that was in it stays good until it is revoked \
+         (keeptime broker token list, revoke)",
+        out.display()
+    ))
 }
 
 /// The file that is meant.
@@ -115,4 +126,19 @@ fn random() -> Result<[u8; RANDOM_BYTES]> {
     let mut bytes = [0; RANDOM_BYTES];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_that_takes_the_place_of_another_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("eve.token");
+        assert_eq!(told_replaced(&out), None);
+        std::fs::write(&out, "secret").unwrap();
+        let told = told_replaced(&out).unwrap();
+        assert!(told.contains("eve.token was there") && !told.contains("secret"), "{told}");
+    }
 }
