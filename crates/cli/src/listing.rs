@@ -28,7 +28,7 @@ pub fn table<R: AsRef<Reservation>>(reservations: &[R], now: &Zoned) -> String {
 }
 
 fn row(reservation: &Reservation, now: &Zoned) -> [String; HEADINGS.len()] {
-    let until = reservation.until_unix_nanos;
+    let until = end(reservation);
     [
         reservation.handle.to_string(),
         reservation.state.to_string(),
@@ -39,6 +39,15 @@ fn row(reservation: &Reservation, now: &Zoned) -> [String; HEADINGS.len()] {
         until.map_or("-".into(), |until| times::show_briefly(until, now)),
         what(reservation, &|time| times::show_briefly(time, now)),
     ]
+}
+
+/// Until when it has what it holds, or had it: what is over was given back when it ended, whatever was planned. What was given
+/// back before it began had nothing.
+pub fn end(reservation: &Reservation) -> Option<WallTime> {
+    let planned = reservation.until_unix_nanos;
+    let is_had = reservation.grant.is_some() && reservation.state.is_over();
+    let ended = reservation.since_unix_nanos.max(reservation.from_unix_nanos);
+    if is_had { Some(planned.map_or(ended, |planned| planned.min(ended))) } else { planned }
 }
 
 fn nodes(nodes: &[Name]) -> String {
@@ -125,7 +134,11 @@ mod tests {
                 json!({ "waits": { "place": 2, "until_unix_nanos": HOUR },
                     "refusal": { "reason": { "nodes-away": ["n1"] } }, "until_unix_nanos": null }),
             ),
-            reservation("failed", json!({ "grant": grant(&["n1"]), "run": { "exit-code": 3 } })),
+            reservation(
+                "failed",
+                json!({ "grant": grant(&["n1"]), "run": { "exit-code": 3 },
+                    "since_unix_nanos": 11 * HOUR }),
+            ),
         ];
         let expected = [
             "job    state    user  name    nodes       begins  ends         what",
@@ -139,6 +152,30 @@ mod tests {
                 exit code 3; 20 % of a CPU each",
         ];
         assert_eq!(told(&all), expected);
+    }
+
+    // Goal: how long something was had is told as it was. Method: what ends before its time, on time (which a broker that was
+    // away noticed late), without a time of its end, before it began, and not at all.
+    #[test]
+    fn what_is_over_is_told_until_it_ended() {
+        let ends = |state: &str, since: u64, until: Option<u64>| {
+            let until = until.map(|hours| hours * HOUR);
+            let more = json!({ "grant": grant(&["n1"]), "since_unix_nanos": since * HOUR / 2,
+                "until_unix_nanos": until });
+            end(&reservation(state, more)).map(|end| end.unix_nanos() * 2 / HOUR)
+        };
+        for state in ["cancelled", "done", "failed", "lost"] {
+            assert_eq!(ends(state, 21, Some(11)), Some(21), "{state}");
+            assert_eq!(ends(state, 21, None), Some(21), "{state}");
+            assert_eq!(ends(state, 1, Some(11)), Some(20), "{state}");
+        }
+        assert_eq!(ends("ended", 40, Some(11)), Some(22));
+        assert_eq!(ends("active", 21, Some(11)), Some(22));
+        assert_eq!(ends("active", 21, None), None);
+        assert_eq!(
+            end(&reservation("refused", json!({}))),
+            Some(WallTime::from_unix_nanos(11 * HOUR))
+        );
     }
 
     #[test]

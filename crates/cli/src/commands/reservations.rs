@@ -448,7 +448,7 @@ fn told(reservation: &Reservation, json: bool) -> Result<Ending> {
 }
 
 fn describe(reservation: &Reservation) -> String {
-    let (from, until) = (reservation.from_unix_nanos, reservation.until_unix_nanos);
+    let (from, until) = (reservation.from_unix_nanos, listing::end(reservation));
     let told = match reservation.waits {
         Some(_) => waiting::words(reservation, &in_local_time),
         None => {
