@@ -12,6 +12,8 @@ use keeptime_model::units::{Nanos, WallTime};
 use maud::html;
 use std::fmt::Write;
 
+/// What stands around the columns in the terminal: a blank, and a line at either end.
+const EDGES: usize = 3;
 /// Pixels: room for the labels, the time axis, the title, and each row.
 const LEFT: f64 = 190.0;
 const WIDTH: f64 = 900.0;
@@ -57,15 +59,16 @@ impl Later {
     }
 }
 
-/// For the terminal.
-pub fn text(timeline: &Timeline, later: Later, zone: &TimeZone) -> String {
+/// For the terminal: no wider than `room`, if that is any use.
+pub fn text(timeline: &Timeline, later: Later, zone: &TimeZone, room: Option<usize>) -> String {
     let (from, to) = (timeline.from_unix_nanos, timeline.to_unix_nanos);
     let title = times::show_span(from, Some(to), zone);
-    let columns = Columns::new(from, to, zone);
-    let mut text = format!("{title}, {} for each column\n", columns.span.rounded());
     let labels = timeline.reservations.iter().map(reservation_label);
     let labels = labels.chain(timeline.resources.iter().map(resource_label));
     let width = labels.map(|label| label.chars().count()).max().unwrap_or(0);
+    let room = room.map(|room| room.saturating_sub(width + EDGES));
+    let columns = Columns::new(from, to, zone, room);
+    let mut text = format!("{title}, {} for each column\n", columns.span.rounded());
     let mut line = |label: String, cells: String| {
         // Writing to a string does not fail.
         let _ = writeln!(text, "{label:<width$} |{cells}|");
@@ -259,7 +262,7 @@ mod tests {
         let [next, open] = [reservation(60, Some(90)), reservation(100, None)];
         let told = |all: &[&Reservation]| {
             let later = Later::of(all.iter().copied(), at(60));
-            let text = text(&timeline(), later, &TimeZone::UTC);
+            let text = text(&timeline(), later, &TimeZone::UTC, None);
             text.lines().nth(4).map(str::to_owned)
         };
         assert_eq!(told(&[&within, &over]), None);
@@ -271,17 +274,26 @@ mod tests {
 
     #[test]
     fn a_column_shows_what_is_reserved_in_it() {
-        let text = text(&timeline(), NO_LATER, &TimeZone::UTC);
+        let text = text(&timeline(), NO_LATER, &TimeZone::UTC, None);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "1970-01-01 00:00:00 to 00:01:00, 1 s for each column");
         assert_eq!(lines[1], format!("r17 ada n1 |{}{}|", " ".repeat(30), "█".repeat(30)));
         let mut named = timeline();
         named.reservations[0].name = "solver".parse().ok();
-        assert!(self::text(&named, NO_LATER, &TimeZone::UTC).contains("\nr17 ada solver n1 |"));
+        assert!(
+            self::text(&named, NO_LATER, &TimeZone::UTC, None).contains("\nr17 ada solver n1 |")
+        );
         let expected = [" ".repeat(30), "▄".repeat(15), "▁".repeat(15)].concat();
         assert_eq!(lines[2], format!("CPU of n1  |{expected}|"));
         let ticks = "            |00:00:00      |00:00:15      |00:00:30      |00:00:45";
         assert_eq!(lines[3..], [ticks]);
+        let in_columns = |room| self::text(&timeline(), NO_LATER, &TimeZone::UTC, Some(room));
+        assert!(in_columns(42).starts_with("1970-01-01 00:00:00 to 00:01:00, 5 s for each column"));
+        let narrow = in_columns(43);
+        let lines: Vec<_> = narrow.lines().collect();
+        assert_eq!(lines[0], "1970-01-01 00:00:00 to 00:01:00, 2 s for each column");
+        assert_eq!(lines[1], format!("r17 ada n1 |{}{}|", " ".repeat(15), "█".repeat(15)));
+        assert_eq!(lines[3..], ["            |00:00:00      |00:00:30"]);
     }
 
     #[test]
@@ -293,6 +305,6 @@ mod tests {
         assert_eq!(svg.matches(RESOURCE_COLOUR).count(), 2, "nothing is drawn where nothing is");
         let empty = Timeline { resources: vec![], reservations: vec![], ..timeline() };
         assert!(!self::svg(&empty, &TimeZone::UTC).contains(RESOURCE_COLOUR));
-        assert!(text(&empty, NO_LATER, &TimeZone::UTC).contains("nothing is reserved"));
+        assert!(text(&empty, NO_LATER, &TimeZone::UTC, None).contains("nothing is reserved"));
     }
 }

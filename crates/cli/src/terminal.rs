@@ -19,12 +19,20 @@ pub fn has_colours(stream: &impl IsTerminal) -> bool {
 /// A table as standard output takes it: on a terminal lines end where that does, since what goes on in the next one is in no column;
 /// files and programs have all of it.
 pub fn fitted(table: String) -> String {
-    if !std::io::stdout().is_terminal() {
-        return table;
+    match width() {
+        Some(columns) => cut(&table, columns),
+        None => table,
     }
-    let columns = size().map_or(COLUMNS, |(columns, _)| usize::from(columns));
+}
+
+/// How many columns standard output has; nothing where it is no terminal.
+pub fn width() -> Option<usize> {
+    if !std::io::stdout().is_terminal() {
+        return None;
+    }
     // One that does not say how wide it is says 0.
-    cut(&table, if columns == 0 { COLUMNS } else { columns })
+    let told = size().ok().map(|(columns, _)| usize::from(columns)).filter(|columns| *columns > 0);
+    Some(told.unwrap_or(COLUMNS))
 }
 
 fn cut(table: &str, columns: usize) -> String {

@@ -286,13 +286,14 @@ fn of_agents_that_start_together_one_serves() {
 // Method: nobody reads from the beginning on.
 #[test]
 fn output_that_nobody_reads_ends_a_command_silently() {
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_keeptime"));
-    command.args(["mpi", "environment", "--class", "premium"]).stdout(writer);
-    let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(141), "{}", said(&output));
-    assert_eq!(said(&output), "");
+    for words in [&["mpi", "environment", "--class", "premium"][..], &["completions", "bash"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keeptime"));
+        let output = command.args(words).stdout(writer).output().unwrap();
+        assert_eq!(output.status.code(), Some(141), "{}", said(&output));
+        assert_eq!(said(&output), "");
+    }
 }
 
 // Goal: whose output cannot be written is told so, by a code of its own kind and not as by a bug. Method: a disk that is

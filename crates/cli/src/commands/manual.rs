@@ -5,7 +5,6 @@ use crate::arguments::Arguments;
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use clap_complete::Shell;
-use std::io::Write;
 use std::path::Path;
 
 /// Prints what `shell` needs.
@@ -15,7 +14,8 @@ use std::path::Path;
 pub fn completions(shell: Shell) -> Result<Ending> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "keeptime", &mut script);
-    std::io::stdout().write_all(&script)?;
+    // Whoever has read enough is no fault of the command, as with all that is printed.
+    print!("{}", String::from_utf8(script)?);
     Ok(Ending::Done)
 }
 

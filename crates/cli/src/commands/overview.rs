@@ -4,7 +4,7 @@ use super::{Ending, node, print_json};
 use crate::arguments::{AtArguments, TimelineArguments};
 use crate::gantt::{self, Later};
 use crate::place::connect;
-use crate::{brokers, files, times};
+use crate::{brokers, files, terminal, times};
 use anyhow::Result;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
@@ -60,7 +60,7 @@ pub fn timeline(arguments: &TimelineArguments) -> Result<Ending> {
         let live = Filter { live: Some(true), ..Filter::default() };
         let live = client.all_reservations(live).map_err(brokers::failure)?;
         let later = Later::of(live.iter().map(AsRef::as_ref), timeline.to_unix_nanos);
-        print!("{}", gantt::text(&timeline, later, &zone));
+        print!("{}", gantt::text(&timeline, later, &zone, terminal::width()));
     }
     Ok(Ending::Done)
 }

@@ -238,7 +238,7 @@ pub fn run(arguments: &RunArguments, target: Share, departure: &Departure) -> Re
     if arguments.json {
         print_json(&Outcome { reservation, actual_nanos: ran.time, rate })?;
     } else if let Some(view) = rate {
-        print!("{}", table(&[view]));
+        print!("{}", fitting(&[view]));
     }
     Ok(Ending::Done)
 }
@@ -261,7 +261,7 @@ pub fn set(command: &RateCommand) -> Result<Ending> {
         Answer::State(view) if *json => print_json(&view).map(|()| Ending::Done),
         Answer::State(view) => {
             let (rate, limit) = (view.state.target, view.limit_nanos);
-            print!("{}", table(std::slice::from_ref(&*view)));
+            print!("{}", fitting(std::slice::from_ref(&*view)));
             println!("{job} is ended when it has run for {}", limit.rounded());
             if let Some(reason) = view.follows {
                 println!(
@@ -294,14 +294,14 @@ pub fn top(arguments: &TopArguments) -> Result<Ending> {
     if !arguments.once && terminal::draws(&std::io::stdout()) {
         // The terminal is to be as it was, however this ends.
         interrupt::listen_at_terminal()?;
-        live::show(|| door::views(&runs), table, &interrupt::stopped)?;
+        live::show(|| door::views(&runs), fitting, &interrupt::stopped)?;
         return Ok(Ending::Done);
     }
     loop {
         let views = door::views(&runs)?;
         match views.is_empty() {
             true => println!("{NO_RUN}"),
-            false => print!("{}", table(&views)),
+            false => print!("{}", fitting(&views)),
         }
         if arguments.once {
             return Ok(Ending::Done);
@@ -349,14 +349,39 @@ pub(super) fn parameters(application: &Application, goal: &Goal) -> Parameters {
     application.grid().into_iter().find(is_wanted).unwrap_or_default()
 }
 
-fn table(views: &[RateView]) -> String {
+/// The table as the terminal has room for it, if there is one.
+fn fitting(views: &[RateView]) -> String {
+    terminal::fitted(table(views, terminal::width()))
+}
+
+/// All columns, or those that can be seen where there are only so many of text: how a run stands is looked for first.
+fn table(views: &[RateView], width: Option<usize>) -> String {
     let mut rows = vec![HEADINGS.map(String::from)];
     rows.extend(views.iter().map(row));
-    let sides: [Side; HEADINGS.len()] = std::array::from_fn(|column| match column {
+    let side = |column: &usize| match *column {
         0 | 1 | LAST => Side::Left,
         _ => Side::Right,
-    });
-    aligned(&rows, &sides)
+    };
+    let of = |shown: &[usize]| {
+        let sides: Vec<_> = shown.iter().map(side).collect();
+        let cells = |row: &[String; HEADINGS.len()]| -> Vec<_> {
+            shown.iter().map(|column| row[*column].clone()).collect()
+        };
+        aligned(&rows.iter().map(cells).collect::<Vec<_>>(), &sides)
+    };
+    let is_seen = |text: &str| {
+        width.is_none_or(|width| text.lines().all(|line| line.chars().count() <= width))
+    };
+    let mut shown: Vec<_> = (0..HEADINGS.len()).collect();
+    let mut text = of(&shown);
+    for column in LEFT_OUT {
+        if is_seen(&text) {
+            break;
+        }
+        shown.retain(|other| *other != column);
+        text = of(&shown);
+    }
+    text
 }
 
 fn row(view: &RateView) -> [String; HEADINGS.len()] {
@@ -386,6 +411,8 @@ fn row(view: &RateView) -> [String; HEADINGS.len()] {
 }
 
 const LAST: usize = HEADINGS.len() - 1;
+/// Where not all have room, the first of these goes first: slice and period, full speed, nodes, CPU.
+const LEFT_OUT: [usize; 4] = [6, 7, 2, 5];
 const HEADINGS: [&str; 9] = [
     "job",
     "application",
@@ -516,10 +543,18 @@ mod tests {
         let said = RateView { cpu_mechanism: CpuMechanism::UserLevel, ..view(held.clone()) };
         let adjusting = view(State { is_adjusting: true, refused: 0, ..held.clone() });
         let doubted = view(State { is_doubted: true, refused: 0, ..held.clone() });
-        let text = table(&[view(held), view(measured), view(unequal), said, adjusting, doubted]);
+        // How it stands takes four columns more than its heading.
+        let few = [adjusting.clone()];
+        let heading = |width| table(&few, Some(width)).lines().next().map(str::to_owned);
+        let narrow = "job  application  nodes  target  actual   cpu  full speed  state";
+        assert_eq!(heading(83).as_deref(), Some(narrow));
+        assert_eq!(heading(20).as_deref(), Some("job  application  target  actual  state"));
+        let all = [view(held), view(measured), view(unequal), said, adjusting, doubted];
+        let text = table(&all, None);
         let headings =
             "job  application  nodes  target  actual   cpu  slice / period  full speed  state";
         assert_eq!(text.lines().next(), Some(headings));
+        assert_eq!(heading(84).as_deref(), Some(headings));
         let lines: Vec<_> = text
             .lines()
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
@@ -581,7 +616,7 @@ mod tests {
         ];
         for (view, expected) in cases {
             assert_eq!(kept(&view), expected);
-            assert!(table(&[view]).contains(&format!("held{expected}\n")));
+            assert!(table(&[view], None).contains(&format!("held{expected}\n")));
         }
     }
 

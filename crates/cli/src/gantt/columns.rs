@@ -14,19 +14,22 @@ pub struct Columns<'a> {
     pub span: Nanos,
     /// How many there are.
     pub count: u64,
+    room: Option<usize>,
     zone: &'a TimeZone,
 }
 
 impl<'a> Columns<'a> {
-    /// As few as there can be, of the shortest round span that leaves them few enough.
-    pub fn new(from: WallTime, to: WallTime, zone: &'a TimeZone) -> Self {
+    /// As few as there can be, of the shortest round span that leaves them few enough for `room`.
+    pub fn new(from: WallTime, to: WallTime, zone: &'a TimeZone, room: Option<usize>) -> Self {
+        let room = room.map(|room| room.max(COUNT_LEAST));
+        let most = room.map_or(COUNT_MAX, |room| COUNT_MAX.min(room as u64));
         let in_columns = |span: u64| {
             // By the zone's clock, so that days begin with a column.
             let start = from.unix_nanos().saturating_sub(clock(from.unix_nanos(), zone) % span);
             let count = to.unix_nanos().saturating_sub(start).div_ceil(span).max(1);
-            Self { start, span: Nanos::new(span), count, zone }
+            Self { start, span: Nanos::new(span), count, room, zone }
         };
-        let few = round_spans().map(in_columns).find(|columns| columns.count <= COUNT_MAX);
+        let few = round_spans().map(in_columns).find(|columns| columns.count <= most);
         few.unwrap_or_else(|| in_columns(WEEK << DOUBLINGS))
     }
 
@@ -36,7 +39,7 @@ impl<'a> Columns<'a> {
         (first, first.saturating_add(self.span.get() - 1))
     }
 
-    /// A mark with its time where a round number of columns begins; each has room.
+    /// A mark with its time where a round number of columns begins; each has room, or the mark stands alone.
     pub fn ticks(&self) -> String {
         let wide = self.span.get().saturating_mul(TICK_COLUMNS);
         let Some(step) = round_spans().find(|step| *step >= wide) else { return String::new() };
@@ -50,11 +53,13 @@ impl<'a> Columns<'a> {
         for number in 0..self.count {
             let (first, _) = self.bounds(number);
             let is_round = clock(first, self.zone) % step < self.span.get();
-            if is_round && line.len() as u64 <= number {
-                let blank = number as usize - line.len();
-                let time = at(first).to_zoned(self.zone.clone()).strftime(format).to_string();
-                line.push_str(&format!("{:blank$}{time}", ""));
+            if !is_round || line.len() as u64 > number {
+                continue;
             }
+            let time = at(first).to_zoned(self.zone.clone()).strftime(format).to_string();
+            let has_room = self.room.is_none_or(|room| number as usize + time.len() <= room);
+            let (blank, text) = (number as usize - line.len(), if has_room { &time } else { "|" });
+            line.push_str(&format!("{:blank$}{text}", ""));
         }
         line
     }
@@ -83,6 +88,8 @@ fn at(nanos: u64) -> Timestamp {
 
 /// Beside labels of nodes and links they fit on a terminal: an hour of minutes, and one more where it begins within one.
 const COUNT_MAX: u64 = 61;
+/// With fewer columns there may be no tick.
+const COUNT_LEAST: usize = 2 * TICK_COLUMNS as usize;
 /// From one tick to the next at least: a date with its mark.
 const TICK_COLUMNS: u64 = 11;
 const SECOND: u64 = 1_000_000_000;
@@ -109,16 +116,16 @@ mod tests {
         let zone = TimeZone::fixed(jiff::tz::Offset::from_seconds(20_700).unwrap());
         // 09:22:30 there, on 11 January.
         let from = 10 * 86_400 + 3_600 * 3 + 37 * 60 + 30;
-        let day = Columns::new(instant(from), instant(from + 86_400), &zone);
+        let day = Columns::new(instant(from), instant(from + 86_400), &zone, None);
         assert_eq!((day.span.rounded().to_string().as_str(), day.count), ("30 min", 49));
         assert_eq!(day.bounds(0).0, (from - 22 * 60 - 30) * SECOND, "09:00 there");
         assert_eq!(day.bounds(1).0, day.bounds(0).1 + 1);
         let expected = "      |12:00      |18:00      |00:00      |06:00";
         assert_eq!(day.ticks(), expected);
-        let minute = Columns::new(instant(from), instant(from + 60), &zone);
+        let minute = Columns::new(instant(from), instant(from + 60), &zone, None);
         assert_eq!((minute.span, minute.count), (Nanos::from_secs(1), 60));
         assert!(minute.ticks().starts_with("|09:22:30      |09:22:45 "), "{}", minute.ticks());
-        let month = Columns::new(instant(from), instant(from + 30 * 86_400), &zone);
+        let month = Columns::new(instant(from), instant(from + 30 * 86_400), &zone, None);
         assert_eq!(month.span, Nanos::from_secs(12 * 3_600));
         assert!(month.ticks().contains("|01-15        |01-22 "), "{}", month.ticks());
     }
@@ -134,14 +141,18 @@ mod tests {
             {
                 let (first, length) = (WallTime::from_unix_nanos(from), 1u64 << power);
                 let to = WallTime::from_unix_nanos(from + length);
-                let columns = Columns::new(first, to, &zone);
-                assert!((1..=COUNT_MAX).contains(&columns.count));
+                let room = (power % 3 > 0).then_some(power as usize);
+                let columns = Columns::new(first, to, &zone, room);
+                let most = room.map_or(usize::MAX, |room| COUNT_LEAST.max(room));
+                let count_max = COUNT_MAX.min(most as u64);
+                assert!((1..=count_max).contains(&columns.count), "{columns:?} in {room:?}");
                 let ((begins, _), (_, ends)) =
                     (columns.bounds(0), columns.bounds(columns.count - 1));
                 assert!(begins <= from && from < begins + columns.span.get());
                 assert!(from + length - 1 <= ends, "{from} and {length}");
                 let ticks = columns.ticks();
                 assert!(columns.count < 2 * TICK_COLUMNS || ticks.contains('|'), "{columns:?}");
+                assert!(ticks.len() <= most, "{columns:?}: {ticks}");
             }
         }
     }
