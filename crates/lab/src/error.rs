@@ -27,8 +27,14 @@ pub enum LabError {
         /// Its name.
         name: Name,
     },
-    /// There is none.
-    #[error("there is no lab called {name}; there {}", known(labs))]
+    /// It is root's, and was not asked for by root.
+    #[error("lab {name} is root's: a lab is there for who made it; do this as root, as by sudo")]
+    OfRoot {
+        /// Its name.
+        name: Name,
+    },
+    /// There is none of this user's.
+    #[error("there is no lab called {name} of yours; there {}", known(labs))]
     Unknown {
         /// The name that was asked for.
         name: Name,
@@ -102,12 +108,6 @@ pub enum LabError {
 }
 
 impl LabError {
-    pub(crate) fn file(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let path = path.to_path_buf();
-        move |source| Self::File { call, path, source }
-    }
-}
-
     /// Whether what was asked for is wrong, whatever the machine can do.
     pub fn is_bad_input(&self) -> bool {
         matches!(
@@ -125,6 +125,12 @@ impl LabError {
             _ => None,
         }
     }
+
+    pub(crate) fn file(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_path_buf();
+        move |source| Self::File { call, path, source }
+    }
+}
 
 fn known(labs: &[Name]) -> String {
     match labs {

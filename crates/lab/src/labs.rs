@@ -262,10 +262,15 @@ impl Labs {
     }
 
     fn directory(&self) -> PathBuf {
-        self.runtime.join("labs")
+        directory_in(&self.runtime)
     }
 
     fn unknown(&self, name: &Name) -> LabError {
+        if self.runtime != Path::new(OF_ROOT)
+            && directory_in(Path::new(OF_ROOT)).join(name.as_str()).exists()
+        {
+            return LabError::OfRoot { name: name.clone() };
+        }
         LabError::Unknown { name: name.clone(), labs: self.names().unwrap_or_default() }
     }
 }
@@ -572,10 +577,17 @@ impl Lab {
 /// Where the labs of a user are written down; `given` is `XDG_RUNTIME_DIR`, which counts for nothing where it is not absolute,
 /// or no directory of this user's: a batch job has the variable of the machine on which it was submitted, and `su` that of
 /// another user. What has begun `elsewhere` is gone on with there: that directory may come into being later.
+/// Root's runtime directory, which others may look into.
+const OF_ROOT: &str = "/run/keeptime";
+
+fn directory_in(runtime: &Path) -> PathBuf {
+    runtime.join("labs")
+}
+
 fn runtime_of_user(user: Uid, given: Option<&OsStr>, elsewhere: PathBuf) -> PathBuf {
     let given = given.map(Path::new).filter(|given| given.is_absolute() && is_own(given, user));
     match given.map(|given| given.join("keeptime")) {
-        _ if user.is_root() => "/run/keeptime".into(),
+        _ if user.is_root() => OF_ROOT.into(),
         Some(directory) if directory.exists() || !is_own(&elsewhere, user) => directory,
         _ => elsewhere,
     }

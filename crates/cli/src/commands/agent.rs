@@ -23,6 +23,7 @@ use keeptime_model::capability::{Answer, Capabilities, Capability, Feature};
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::units::CpuPpm;
+use nix::unistd::geteuid;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -50,6 +51,9 @@ pub fn run(command: AgentCommand) -> Result<Ending> {
                 print_json(&probed)?;
             } else {
                 print!("{}", describe_probe(&probed));
+            }
+            if !geteuid().is_root() {
+                eprintln!("keeptime: {NOT_ROOT}");
             }
         }
         AgentCommand::Exec(arguments) => return exec(&arguments),
@@ -99,6 +103,10 @@ pub fn relay(socket: &Path) -> Result<()> {
         }
     }
 }
+
+/// What is found out for others is less than what an agent can do.
+const NOT_ROOT: &str = "this is what this user may do; agents are root: run it as root, as by sudo, to find out what they \
+    can enforce here";
 
 /// What `agent probe --json` prints.
 #[derive(Serialize)]
