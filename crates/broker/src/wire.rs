@@ -296,6 +296,9 @@ pub struct Timeline {
 pub struct ResourceLine {
     /// Which.
     pub resource: ResourceName,
+    /// What is counted here; nothing where an older broker tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<ResourceUnit>,
     /// How much there is, in its unit.
     pub capacity: u64,
     /// In the order of time; each with another amount than its neighbours.
@@ -314,6 +317,31 @@ pub enum ResourceName {
     DiskRead(Name),
     /// Writing at a node, in bytes per second.
     DiskWrite(Name),
+}
+
+/// What amounts of a resource are counted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ResourceUnit {
+    /// Of links.
+    #[serde(rename = "bit/s")]
+    BitsPerSecond,
+    /// Of CPU: parts per million of one.
+    #[serde(rename = "ppm")]
+    Ppm,
+    /// Of disks.
+    #[serde(rename = "B/s")]
+    BytesPerSecond,
+}
+
+impl ResourceName {
+    /// What its amounts are counted in.
+    pub fn unit(&self) -> ResourceUnit {
+        match self {
+            Self::Link(_) => ResourceUnit::BitsPerSecond,
+            Self::Cpu(_) => ResourceUnit::Ppm,
+            Self::DiskRead(_) | Self::DiskWrite(_) => ResourceUnit::BytesPerSecond,
+        }
+    }
 }
 
 /// A span on which the same amount is reserved.

@@ -229,6 +229,7 @@ mod tests {
             to_unix_nanos: at(60),
             resources: vec![ResourceLine {
                 resource: ResourceName::Cpu("n1".parse().unwrap()),
+                unit: None,
                 capacity: 100,
                 levels: vec![level(0, 30, 0), level(30, 45, 50), level(45, 60, 1)],
             }],

@@ -199,7 +199,9 @@ fn draw(
         let levels: Vec<_> = table.profile(span).take(LINES_MAX + 1).map(level).collect();
         take(levels.len(), 0)?;
         let capacity = table.capacity();
-        resources.push(ResourceLine { resource: name(engine, resource), capacity, levels });
+        let resource = name(engine, resource);
+        let unit = Some(resource.unit());
+        resources.push(ResourceLine { resource, unit, capacity, levels });
     }
     let mut reservations = Vec::new();
     for reservation in engine.book().live_reservations() {
@@ -312,6 +314,9 @@ mod tests {
             draw(&engine, Span::new(now, to).unwrap(), now, to, Room { lines, names })
         };
         let whole = drawn(100, 4).unwrap();
+        let told = serde_json::to_value(&whole.resources).unwrap();
+        let units: Vec<_> = told.as_array().unwrap().iter().map(|line| &line["unit"]).collect();
+        assert!(!units.is_empty() && units.iter().all(|unit| *unit == "ppm"), "{told}");
         assert_eq!(whole.reservations.len(), 2);
         assert_eq!(drawn(100, 3).unwrap_err().field, "to");
         assert_eq!(drawn(1, 4).unwrap_err().field, "to");

@@ -33,7 +33,9 @@ Exit code 1: there is no room; the reason, and what would be admitted."#;
 /// Below `keeptime watch --help`.
 pub const WATCH: &str = r#"Examples:
   keeptime watch                 # all that happens, until interrupted
-  keeptime watch r17 --json      # one reservation, until it is over"#;
+  keeptime watch r17 --json      # one reservation, until it is over
+
+The id of an event in JSON is what --after takes."#;
 
 /// Below `keeptime why --help`.
 pub const WHY: &str = r#"Of a long history the first 16 records and the last 1000 are told, and how

@@ -299,8 +299,23 @@ pub fn watch(arguments: &WatchArguments) -> Result<Ending> {
     }
 }
 
+/// What happened, as `watch --json` tells it.
+#[derive(Debug, Serialize)]
+struct Told<'a> {
+    /// For `--after`: of what was told from a history, where its place in its batch is not known, the end of that.
+    id: String,
+    #[serde(flatten)]
+    happened: &'a Happened,
+}
+
+impl<'a> Told<'a> {
+    fn of(happened: &'a Happened) -> Self {
+        Self { id: happened.position().to_string(), happened }
+    }
+}
+
 fn tell(happened: &Happened, json: bool) -> Result<()> {
-    let line = if json { serde_json::to_string(happened)? } else { line(happened) };
+    let line = if json { serde_json::to_string(&Told::of(happened))? } else { line(happened) };
     println!("{line}");
     Ok(())
 }
@@ -546,21 +561,6 @@ mod tests {
     use keeptime_broker::wire::LeftOut;
 
     #[test]
-    fn what_a_history_leaves_out_is_told_where_it_would_be() {
-        let gaps = |left_out| {
-            let history = History { records: Vec::new(), left_out };
-            [0, 1, 2].map(|index| gap_before(&history, index))
-        };
-        assert_eq!(gaps(None), [None, None, None]);
-        let told = |text: &str| [None, Some(text.to_owned()), None];
-        let some = |count| gaps(Some(LeftOut { after: 1, count }));
-        assert_eq!(some(1), told("... 1 record is left out here"));
-        assert_eq!(some(984), told("... 984 records are left out here"));
-    }
-
-    // Goal: one line has what an operator looks for: that it waits and for what, that nothing enforces it, how it ended.
-    #[test]
-    #[test]
     fn a_node_that_is_not_there_is_told_with_some_that_are() {
         let there: Vec<Name> = (1..20).map(|n| format!("n{n}").parse().unwrap()).collect();
         let check = |name: &str| check_there(&name.parse().unwrap(), there.iter());
@@ -585,6 +585,21 @@ mod tests {
         assert_eq!(told(None), format!("12-{}", u32::MAX));
     }
 
+    #[test]
+    fn what_a_history_leaves_out_is_told_where_it_would_be() {
+        let gaps = |left_out| {
+            let history = History { records: Vec::new(), left_out };
+            [0, 1, 2].map(|index| gap_before(&history, index))
+        };
+        assert_eq!(gaps(None), [None, None, None]);
+        let told = |text: &str| [None, Some(text.to_owned()), None];
+        let some = |count| gaps(Some(LeftOut { after: 1, count }));
+        assert_eq!(some(1), told("... 1 record is left out here"));
+        assert_eq!(some(984), told("... 984 records are left out here"));
+    }
+
+    // Goal: one line has what an operator looks for: that it waits and for what, that nothing enforces it, how it ended.
+    #[test]
     fn a_line_says_how_it_stands() {
         let described = |state: &str, more: serde_json::Value| {
             let resources = serde_json::json!({ "nodes": { "any": 1 } });

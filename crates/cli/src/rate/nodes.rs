@@ -280,6 +280,7 @@ mod tests {
         let [here, elsewhere]: [Name; 2] = ["n1", "n2"].map(|name| name.parse().unwrap());
         let line = ResourceLine {
             resource: ResourceName::Cpu(here.clone()),
+            unit: None,
             capacity: CpuPpm::from_percent(40).get().into(),
             levels: vec![level(0, 20, 6), level(20, 50, 34), level(50, 60, 6)],
         };
