@@ -4,7 +4,7 @@
 
 mod world;
 
-use keeptime_engine::{Answer, Call, CallError, Input};
+use keeptime_engine::{Answer, Call, CallError, Input, Ticket};
 use keeptime_model::assignment::LaterCpu;
 use keeptime_model::loss::OnLoss;
 use keeptime_model::reservation::{Ask, Handle, Malleable, NodeChoice, Request, Resources, State};
@@ -472,4 +472,99 @@ fn a_deadline_before_the_end_is_told_by_name() {
     let mut world = World::star(1);
     let error = world.reserve("a", by(99, 80, firm(80, 100))).unwrap_err().to_string();
     assert!(error.contains("malleable.by_unix_nanos"), "{error}");
+}
+
+fn modify(handle: Handle, request: Request) -> Call {
+    Call::Modify { handle, request }
+}
+
+// A job of 60 % for 100 s leaves 40, which another has, and comes to need 70: the first has 30 at the most then. It needs more
+// time, and others begin at its end: they have less then.
+#[test]
+fn others_make_way_for_a_change_too() {
+    let mut world = World::star(1);
+    let patient = world.reserve("a", by(1_000, 60, firm(60, 100))).unwrap();
+    let job = world.reserve("b", firm(40, 100)).unwrap();
+    world.pass(10);
+    world.call("ada", modify(job, firm(70, 100))).unwrap().unwrap();
+    assert_eq!(form(&world, job), (70, 100));
+    let (slower, until) = form(&world, patient);
+    assert!(slower <= 30 && until > 100, "{slower} % until {until}");
+    let next = request(named(&["n1"]), 60, 0, 500, 100);
+    let next = world.reserve("c", by(2_000, 60, next)).unwrap();
+    world.call("ada", modify(job, firm(70, 550))).unwrap().unwrap();
+    assert_eq!(form(&world, job), (70, 550));
+    assert!(world.engine.book().reservations()[&next].until_unix_nanos > Some(at(600)));
+    assert!(world.replayed().book() == world.engine.book());
+}
+
+// Goal: what cannot be had is refused as ever, and has changed nothing; a controller, which asks again and again, is refused also
+// where a user is not.
+#[test]
+fn a_change_for_which_nobody_can_make_way_is_refused() {
+    let mut world = World::star(1);
+    let patient = world.reserve("a", by(1_000, 60, firm(60, 100))).unwrap();
+    let job = world.reserve("b", firm(40, 100)).unwrap();
+    let refusal = refused(world.call("ada", modify(job, firm(99, 1_000))).unwrap());
+    assert!(refusal.to_string().contains("CPU of n1"), "{refusal}");
+    let correct = Call::Correct { handle: job, request: firm(70, 100) };
+    let refusal = refused(world.call("ada", correct).unwrap());
+    assert!(refusal.to_string().contains("CPU of n1"), "{refusal}");
+    assert_eq!((form(&world, patient), form(&world, job)), ((60, 100), (40, 100)));
+}
+
+// Goal: nobody stays slower for a change that is not made. Method: whoever asked is gone, or what is to change is over, while
+// agents are asked; the first is as it was a moment later.
+#[test]
+fn who_has_made_way_for_a_change_that_comes_to_nothing_is_faster_again() {
+    for is_over in [false, true] {
+        let mut world = World::star(1);
+        let patient = world.reserve("a", by(1_000, 60, firm(60, 100))).unwrap();
+        let job = world.reserve("b", firm(40, 100)).unwrap();
+        let ticket = world.begin("ada", modify(job, firm(70, 100)));
+        assert!(world.engine.is_waiting(Ticket(ticket)));
+        if is_over {
+            world.call("ada", Call::Cancel { handle: job }).unwrap().unwrap();
+            let answer = &world.answers[&ticket];
+            assert!(matches!(answer, Err(CallError::Over { .. })), "{answer:?}");
+        } else {
+            world.input(Input::Gone { ticket: Ticket(ticket) });
+            world.pump();
+            assert_eq!(form(&world, job), (40, 100));
+        }
+        world.pass(5);
+        assert_eq!(form(&world, patient).0, 60);
+    }
+}
+
+// The second of two does not become slower: the change is refused, and the first is as it was a moment later.
+#[test]
+fn who_has_made_way_in_vain_is_faster_again() {
+    let mut world = World::star(2);
+    let on = |name| request(named(&[name]), 60, 0, 0, 100);
+    let [first, _] = ["n1", "n2"].map(|name| world.reserve(name, by(1_000, 60, on(name))).unwrap());
+    let both = |percent| request(named(&["n1", "n2"]), percent, 0, 0, 100);
+    let job = world.reserve("c", both(40)).unwrap();
+    world.agents[1].manner = Manner::Refuses;
+    let refusal = refused(world.call("ada", modify(job, both(70))).unwrap());
+    assert!(refusal.to_string().contains("CPU of n2"), "{refusal}");
+    assert!(form(&world, first).0 <= 30);
+    world.pass(5);
+    assert_eq!(form(&world, first).0, 60);
+}
+
+// 50 % for 2,000 s are to become 96 % for 1,000. The job beside it would be slower meanwhile and last beyond 2,000 s, so that what
+// begins then has no room; there is some from 1,000 s on, but for what the first has until agents have agreed. So it is refused.
+#[test]
+fn what_is_deferred_does_not_take_what_is_had_until_it_changes() {
+    let mut world = World::star(1);
+    let patient = world.reserve("a", by(3_000, 30, firm(30, 1_900))).unwrap();
+    let job = world.reserve("b", firm(50, 2_000)).unwrap();
+    world.reserve("c", request(named(&["n1"]), 20, 0, 2_000, 1_000)).unwrap();
+    let next = by(3_000, 60, request(named(&["n1"]), 60, 0, 2_000, 900));
+    let next = world.reserve("d", may_begin(Some(0), next)).unwrap();
+    let refusal = refused(world.call("ada", modify(job, firm(96, 1_000))).unwrap());
+    assert!(refusal.to_string().contains("CPU of n1"), "{refusal}");
+    assert_eq!((form(&world, patient), form(&world, job)), ((30, 1_900), (50, 2_000)));
+    assert_eq!(begins(&world, next), 2_000);
 }

@@ -1,6 +1,7 @@
 //! What users ask: each call is carried out, refused, or waits for agents.
 
 use super::draining::kept_by;
+use super::making_way::Pending;
 use super::offering::Place;
 use super::{Engine, Ticket, outline};
 use crate::admission::Denied;
@@ -19,6 +20,18 @@ use keeptime_planner::drift::Observation;
 use keeptime_planner::translate::Verdict;
 use std::sync::Arc;
 
+/// Another request in the place of a reservation's.
+#[derive(Debug, Clone)]
+pub(super) struct Change {
+    /// Who is to be answered.
+    pub ticket: Ticket,
+    pub caller: Caller,
+    pub handle: Handle,
+    pub request: Request,
+    /// Whether others may have to become slower for it.
+    pub may_make_way: bool,
+}
+
 impl Engine {
     pub(super) fn call(&mut self, ticket: Ticket, caller: &Caller, call: Call) {
         let answer = match call {
@@ -27,10 +40,15 @@ impl Engine {
             }
             Call::Reserve { key, request } => self.reserve(ticket, caller, key, request),
             Call::Consider { request } => self.consider(caller, &request).map(Some),
-            Call::Modify { handle, request } => self.modify(ticket, caller, handle, request),
-            Call::Correct { handle, request } => self
-                .check_turn(caller, handle)
-                .and_then(|()| self.modify(ticket, caller, handle, request)),
+            Call::Modify { handle, request } => {
+                let caller = caller.clone();
+                self.modify(Change { ticket, caller, handle, request, may_make_way: true })
+            }
+            // A controller asks so often that nobody is slowed for that.
+            Call::Correct { handle, request } => self.check_turn(caller, handle).and_then(|()| {
+                let caller = caller.clone();
+                self.modify(Change { ticket, caller, handle, request, may_make_way: false })
+            }),
             Call::Extend { handle, extension } => self.extend(ticket, caller, handle, extension),
             Call::Cancel { handle } => self.cancel(caller, handle).map(Some),
             Call::Finish { handle, run } => self.run_is_over(caller, handle, run).map(Some),
@@ -112,7 +130,7 @@ impl Engine {
                 if asked.may_make_way
                     && let Some(way) = self.find_way(handle, &owner, &asked.key, &asked.request)
                 {
-                    self.make_way(asked, way);
+                    self.make_way(Pending::New(asked), way);
                     return Ok(None);
                 }
                 if self.is_to_wait(&asked, &refusal) {
@@ -163,7 +181,7 @@ impl Engine {
             offer.tickets.push(ticket);
             return Ok(Some(None));
         }
-        let mut waiting = self.waiting.iter_mut().map(|waiting| &mut waiting.asked);
+        let mut waiting = self.waiting.iter_mut().filter_map(|waiting| waiting.pending.asked_mut());
         let waiting = waiting.find(|asked| asked.is_of(&caller.user, key));
         if let Some(asked) = waiting.or_else(|| self.queue.find_mut(&caller.user, key)) {
             if !asked.request.asks_the_same(request) {
@@ -229,20 +247,24 @@ impl Engine {
         }
     }
 
-    pub(super) fn modify(
-        &mut self,
-        ticket: Ticket,
-        caller: &Caller,
-        handle: Handle,
-        request: Request,
-    ) -> Result<Option<Answer>, CallError> {
+    /// Offers a change, or refuses it; where it would fit if others were slower, and they may be made so, it waits for them.
+    pub(super) fn modify(&mut self, change: Change) -> Result<Option<Answer>, CallError> {
+        let Change { ticket, ref caller, handle, ref request, may_make_way } = change;
         let old = self.own(caller, handle)?.clone();
         let (owner, key) = (old.owner.clone(), old.key.clone());
         // A change is made at once or not: how long its reservation waited may still stand there.
-        let request = Request { wait_nanos: None, ..request };
+        let request = Request { wait_nanos: None, ..request.clone() };
         // While the change is planned, what it has is free.
-        let plan = |engine: &mut Self| engine.propose(&owner, key, request, Place::OfOld(&old));
-        let found = self.without(&old, plan);
+        let found = self.without(&old, |engine| {
+            engine.propose(&owner, key, request.clone(), Place::OfOld(&old))
+        });
+        if let Err(Declined { denied: Denied::Refused(_), .. }) = &found
+            && may_make_way
+            && let Some(way) = self.find_way_to_change(&old, &request)
+        {
+            self.make_way(Pending::Change(change), way);
+            return Ok(None);
+        }
         // What takes no more than what it takes the place of is no more. A goal tells by its grant what it takes.
         let had = weight::of_both(&old.request, old.grant.as_ref());
         if found.as_ref().is_ok_and(|new| weight::of_both(&new.request, Some(&new.grant)) > had) {

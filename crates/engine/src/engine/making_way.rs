@@ -1,8 +1,10 @@
 //! What is malleable becomes slower such that somebody else can be had, and faster when there is room.
 
+use super::calls::Change;
 use super::offering::{Place, Telling};
-use super::{Engine, Timeout};
+use super::{Engine, Ticket, Timeout};
 use crate::book::Reservation;
+use crate::call::Caller;
 use crate::cluster::Resource;
 use crate::malleable::{Form, Left, asked, granted, whole_second};
 use crate::offers::{Kind, Proposal, span};
@@ -20,11 +22,18 @@ use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A request that waits until others have become slower.
+/// What waits until others have become slower.
 #[derive(Debug, Clone)]
 pub(super) struct Waiting {
-    pub asked: Asked,
+    pub pending: Pending,
     pub slower: BTreeSet<Handle>,
+}
+
+/// What is decided once more when they have.
+#[derive(Debug, Clone)]
+pub(super) enum Pending {
+    New(Asked),
+    Change(Change),
 }
 
 /// What was found for a request that does not fit as things are.
@@ -45,14 +54,14 @@ pub(super) struct Malleable {
     pub takes: Elastic,
 }
 
-/// What is asked for, and by whom.
+/// What is asked for, by whom, and when it is to be.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
-    /// As which it came.
-    handle: Handle,
+    place: Place<'a>,
     owner: &'a UserName,
     key: &'a RequestKey,
     request: &'a Request,
+    when: Span,
 }
 
 /// So long after there is more room it is looked who becomes faster: who comes next has had its turn.
@@ -76,7 +85,27 @@ impl Engine {
         key: &RequestKey,
         request: &Request,
     ) -> Option<Way> {
-        let wanted = Wanted { handle, owner, key, request };
+        let (place, when) = (Place::Own(handle), self.span_of(request));
+        let way = self.find_way_for(Wanted { place, owner, key, request, when })?;
+        self.can_be_gone(&way).then_some(way)
+    }
+
+    /// The same for `request` in the place of what `old` has, which it keeps until that is changed.
+    pub(super) fn find_way_to_change(
+        &mut self,
+        old: &Reservation,
+        request: &Request,
+    ) -> Option<Way> {
+        let (place, owner, key) = (Place::OfOld(old), &old.owner, &old.key);
+        let from = self.start(request, Some(old)).ok()?;
+        let until = request.duration_nanos.map(|duration| from.saturating_add(duration));
+        let when = span(from, until).after(self.now);
+        let wanted = Wanted { place, owner, key, request, when };
+        let way = self.without(old, |engine| engine.find_way_for(wanted))?;
+        self.can_be_gone(&way).then_some(way)
+    }
+
+    fn find_way_for(&mut self, wanted: Wanted<'_>) -> Option<Way> {
         let mut all = self.malleable(self.now);
         // Agents that are away do not say that it is slower.
         all.retain(|one| {
@@ -96,12 +125,12 @@ impl Engine {
         all: &[Malleable],
         deferred: &[Malleable],
     ) -> Option<Way> {
-        let when = self.with_delay(self.span_of(wanted.request));
+        let when = self.with_delay(wanted.when);
         let beside = in_the_way(wanted.request, when, all, deferred);
         if beside.is_empty() && deferred.is_empty() {
             return None;
         }
-        let mut room = self.room(wanted.request, when, &beside, deferred);
+        let mut room = self.room(wanted, &beside, deferred);
         if room.is_given_up() {
             return None;
         }
@@ -121,25 +150,19 @@ impl Engine {
             engine.try_way(wanted, &slowed, deferred)
         });
         debug_assert!(way.is_none() || room.may_suffice(), "there is room that was not counted");
-        let way = way?;
-        (way.deferred.is_empty() || self.can_be_gone(&way)).then_some(way)
+        way
     }
 
-    /// Room for `request` as it may become at the most, were these as slow as they could be by themselves, and those elsewhere.
-    /// Where it is not known yet of which nodes it takes how much there may be room.
-    fn room(
-        &self,
-        request: &Request,
-        when: Span,
-        beside: &[Malleable],
-        deferred: &[Malleable],
-    ) -> Room {
+    /// Room for what is wanted as it may become at the most, were these as slow as they could be by themselves, and those
+    /// elsewhere. Where it is not known yet of which nodes it takes how much there may be room.
+    fn room(&self, wanted: Wanted<'_>, beside: &[Malleable], deferred: &[Malleable]) -> Room {
+        // It may also be just as it is asked for, and not a little later.
+        let Wanted { request, when: exactly, .. } = wanted;
+        let when = self.with_delay(exactly);
         let Ask::Resources(Resources { nodes, cpu_ppm, rank_cpu_ppm, .. }) = &request.ask else {
             return Room::default();
         };
         let each = rank_cpu_ppm.iter().chain([cpu_ppm]).min().map_or(0, |least| least.get());
-        // It may also be just as it is asked for, and not a little later.
-        let exactly = self.span_of(request);
         let asked: Vec<_> = match named_by(request) {
             None => self.cluster.topology().node_indices().collect(),
             Some(names) => names.iter().filter_map(|name| self.cluster.node(name).ok()).collect(),
@@ -238,8 +261,8 @@ impl Engine {
         slowed: &[(Malleable, Form)],
         deferred: &[Malleable],
     ) -> Option<Way> {
-        let Wanted { handle, owner, key, request } = wanted;
-        let (key, request, place) = (key.clone(), request.clone(), Place::Own(handle));
+        let Wanted { place, owner, key, request, .. } = wanted;
+        let (key, request) = (key.clone(), request.clone());
         let proposal = self.plan(owner, key, request, place, Telling::Reason).ok()?;
         // No reservation has this number yet.
         let next = Handle::new(self.next);
@@ -258,6 +281,9 @@ impl Engine {
 
     /// Whether what is deferred has room while agents are asked about the rest, which has what it has and what it will have.
     fn can_be_gone(&mut self, way: &Way) -> bool {
+        if way.deferred.is_empty() {
+            return true;
+        }
         let forms = way.deferred.iter().chain(&way.slower);
         let handles: Vec<_> = forms.clone().map(|(one, _)| one.reservation.handle).collect();
         self.tried(handles, |engine| {
@@ -369,9 +395,9 @@ impl Engine {
         slower
     }
 
-    /// Has reservations begin at another time and become slower; `asked` waits for that.
-    pub(super) fn make_way(&mut self, asked: Asked, way: Way) {
-        let by = &asked.caller.user;
+    /// Has reservations begin at another time and become slower; what is `pending` waits for that.
+    pub(super) fn make_way(&mut self, pending: Pending, way: Way) {
+        let by = &pending.caller().user;
         let kind = || Kind::Change { by: by.clone(), agreed_by: None };
         // Nobody is asked about these. They may take one another's places.
         way.deferred.iter().for_each(|(one, _)| self.release(one.reservation.handle));
@@ -387,8 +413,7 @@ impl Engine {
         });
         let slower: BTreeSet<_> = offered.collect();
         self.has_room |= slower.is_empty();
-        let asked = Asked { may_make_way: false, ..asked };
-        self.waiting.push(Waiting { asked, slower });
+        self.waiting.push(Waiting { pending: pending.made_way(), slower });
     }
 
     fn change_form(&mut self, reservation: &Reservation, form: Form, kind: Kind) {
@@ -407,11 +432,23 @@ impl Engine {
     /// Requests for which others have become slower, or could not, are decided.
     pub(super) fn go_on_with_what_waited(&mut self) {
         let ready = |waiting: &mut Waiting| waiting.slower.is_empty();
-        for Waiting { asked, .. } in self.waiting.extract_if(.., ready).collect::<Vec<_>>() {
-            let handle = asked.handle;
-            self.decide(asked);
-            // It came to nothing: who became slower for it need not be.
-            if !self.offers.contains_key(&handle) && !self.is_live(handle) {
+        for Waiting { pending, .. } in self.waiting.extract_if(.., ready).collect::<Vec<_>>() {
+            let comes_to_something = match pending {
+                Pending::New(asked) => {
+                    let handle = asked.handle;
+                    self.decide(asked);
+                    self.offers.contains_key(&handle) || self.is_live(handle)
+                }
+                Pending::Change(change) => {
+                    let (handle, ticket) = (change.handle, change.ticket);
+                    if let Some(answer) = self.modify(change).transpose() {
+                        self.answer(ticket, answer);
+                    }
+                    self.offers.contains_key(&handle)
+                }
+            };
+            // Who became slower for nothing need not be.
+            if !comes_to_something {
                 self.faster_soon();
             }
         }
@@ -488,6 +525,55 @@ impl Engine {
         let shares = one.takes.shares(self.is_cpu(&one.reservation.owner));
         let each = shares.map(|(table, times)| free(table) / times.max(1)).min().unwrap_or(0);
         u32::try_from(each).unwrap_or(u32::MAX)
+    }
+}
+
+impl Pending {
+    /// A request that comes to a reservation of its own, if it does.
+    pub fn asked(&self) -> Option<&Asked> {
+        match self {
+            Self::New(asked) => Some(asked),
+            Self::Change(_) => None,
+        }
+    }
+
+    /// The same, to add to it who is to be answered.
+    pub fn asked_mut(&mut self) -> Option<&mut Asked> {
+        match self {
+            Self::New(asked) => Some(asked),
+            Self::Change(_) => None,
+        }
+    }
+
+    /// Whether `ticket` is to be answered so.
+    pub fn has(&self, ticket: Ticket) -> bool {
+        match self {
+            Self::New(asked) => asked.tickets.contains(&ticket),
+            Self::Change(change) => change.ticket == ticket,
+        }
+    }
+
+    /// Whoever was to be answered so is gone. Whether it was the last who waited for it.
+    pub fn forget(&mut self, ticket: Ticket) -> bool {
+        match self {
+            Self::New(asked) => asked.forget(ticket),
+            Self::Change(change) => change.ticket == ticket,
+        }
+    }
+
+    fn caller(&self) -> &Caller {
+        match self {
+            Self::New(asked) => &asked.caller,
+            Self::Change(change) => &change.caller,
+        }
+    }
+
+    /// Others have become slower for it: not again.
+    fn made_way(self) -> Self {
+        match self {
+            Self::New(asked) => Self::New(Asked { may_make_way: false, ..asked }),
+            Self::Change(change) => Self::Change(Change { may_make_way: false, ..change }),
+        }
     }
 }
 

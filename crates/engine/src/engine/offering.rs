@@ -264,8 +264,8 @@ impl Engine {
             is_new && !is_of_a_site && offer.proposal.owner == *owner
         };
         let offered = self.offers.values().filter(is_one_more).count();
-        let asked =
-            self.waiting.iter().filter(|waiting| waiting.asked.caller.user == *owner).count();
+        let asked = self.waiting.iter().filter_map(|waiting| waiting.pending.asked());
+        let asked = asked.filter(|asked| asked.caller.user == *owner).count();
         let undecided = u32::try_from(offered + asked).unwrap_or(u32::MAX);
         let decided = self.book.live(owner).saturating_add(self.queue.count_of(owner));
         decided.saturating_add(undecided)

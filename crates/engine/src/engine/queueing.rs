@@ -58,7 +58,7 @@ impl Engine {
 
     /// Whether this call waits for room, or until others are slower for it.
     pub fn is_waiting(&self, ticket: Ticket) -> bool {
-        let has = |waiting: &Waiting| waiting.asked.tickets.contains(&ticket);
+        let has = |waiting: &Waiting| waiting.pending.has(ticket);
         self.queue.has(ticket) || self.waiting.iter().any(has)
     }
 
@@ -66,7 +66,7 @@ impl Engine {
     /// slower: what was changed for it already is changed back.
     pub(super) fn gone(&mut self, ticket: Ticket) {
         self.was_given_back |= self.queue.forget(ticket, self.steady);
-        let is_over = |waiting: &mut Waiting| waiting.asked.forget(ticket);
+        let is_over = |waiting: &mut Waiting| waiting.pending.forget(ticket);
         let over: Vec<_> = self.waiting.extract_if(.., is_over).collect();
         for Waiting { slower, .. } in over {
             for handle in slower {
