@@ -3,7 +3,8 @@
 //! * [`job`]: what is to be done, and by when;
 //! * [`knees`]: what it takes on each number of nodes;
 //! * [`beside`](mod@beside): one job beside reservations, each of which has one rate;
-//! * [`booking`]: what such a job asks a broker for.
+//! * [`booking`]: what such a job asks a broker for;
+//! * [`course`]: whether it will be done in time, and what it asks for while it runs.
 //!
 //! Nodes are shared by rate: a job that runs at r of full speed uses r of what it uses at full speed on each of its nodes. Who
 //! goes slower for others, for how long, and faster when there is room, is up to the broker, which knows all of them
@@ -33,6 +34,7 @@
 
 pub mod beside;
 pub mod booking;
+pub mod course;
 pub mod job;
 pub mod knees;
 
@@ -40,5 +42,6 @@ mod space;
 
 pub use beside::{Cluster, Plan, Refusal, Reserved, Stretch, beside};
 pub use booking::Booking;
+pub use course::Course;
 pub use job::Job;
 pub use knees::Knees;

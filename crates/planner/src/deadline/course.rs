@@ -1,0 +1,464 @@
+//! How a run that is to be done by a time goes: when its work will be done with what is held for it, as its progress says, and
+//! what to ask for where that is too late or leaves nothing to spare. Pure: progress and instants come as arguments, by the run's
+//! own clock where spans are measured, and what is asked for is the caller's business.
+//!
+//! What is left takes as much CPU time as the last eighth of the work took for each unit. At a lower share a program takes that
+//! at the most; at a higher one it may take more, which is seen and answered once it has that.
+//!
+//! Nothing is given back while it runs. Others have what it does not need before its deadline all the same, since what is held is
+//! malleable; and progress tells of work, not of what comes after it, nor that the rest is as fast as the first part.
+
+use keeptime_model::assignment::LaterCpu;
+use keeptime_model::units::{CpuPpm, Nanos, WallTime};
+use std::collections::VecDeque;
+use std::num::NonZeroU64;
+
+/// A run on its way.
+#[derive(Debug, Clone)]
+pub struct Course {
+    /// Units of work in all.
+    total: u64,
+    by: WallTime,
+    /// More CPU than this is of no use.
+    most: CpuPpm,
+    /// What it had of each node's CPU until it was looked at last, and when that was.
+    had: u128,
+    looked: Option<(Nanos, CpuPpm)>,
+    /// What it has told, the oldest first: as far back as counts, not closer together than makes a difference.
+    marks: VecDeque<Mark>,
+    newest: Option<Mark>,
+    /// When something was asked for last.
+    asked: Option<Nanos>,
+}
+
+/// So many units were done when it was `at`, with so much CPU time of each node: nanoseconds, in millionths of a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Mark {
+    work: u64,
+    at: Nanos,
+    had: u128,
+}
+
+/// What is held for a run: so much of each node's CPU, perhaps more from a time on, until its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// The share.
+    pub cpu: CpuPpm,
+    /// More of it.
+    pub later: Option<LaterCpu>,
+    /// When it is over.
+    pub until: WallTime,
+}
+
+/// What a run comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outlook {
+    /// When its work will be done, if it has what is held for it, and goes on with that where it is not done by then.
+    pub ends: WallTime,
+    /// Whether it will be over before that.
+    pub is_cut: bool,
+    /// What to ask for now, whichever is granted first; nothing if what is held suffices, or it was asked a moment ago.
+    pub asks: Vec<Held>,
+}
+
+impl Course {
+    /// Of a run with `total` units of work, to be done by `by`, that can use so much of each node's CPU.
+    pub fn new(total: NonZeroU64, by: WallTime, most: CpuPpm) -> Self {
+        Self {
+            total: total.get(),
+            by,
+            most,
+            had: 0,
+            looked: None,
+            marks: VecDeque::new(),
+            newest: None,
+            asked: None,
+        }
+    }
+
+    /// It has had `cpu` of each node since it was looked at last, until `at`.
+    pub fn has(&mut self, cpu: CpuPpm, at: Nanos) {
+        self.had = self.had_at(at, cpu);
+        let latest = self.looked.map_or(at, |(looked, _)| looked.max(at));
+        self.looked = Some((latest, cpu));
+    }
+
+    /// So many units were done in all when it was `at`. Where they become fewer, it has begun anew.
+    pub fn told(&mut self, work: u64, at: Nanos) {
+        if self.newest.is_some_and(|newest| work < newest.work) {
+            self.marks.clear();
+            self.newest = None;
+        }
+        if self.newest.is_some_and(|newest| work == newest.work || at <= newest.at) {
+            return;
+        }
+        let Some((_, cpu)) = self.looked else { return };
+        let mark = Mark { work, at, had: self.had_at(at, cpu) };
+        self.newest = Some(mark);
+        let apart = self.total / MARKS_MOST;
+        if self.marks.back().is_none_or(|last| work - last.work >= apart) {
+            self.marks.push_back(mark);
+        }
+        while self.marks.get(1).is_some_and(|second| self.tells_enough(second, &mark)) {
+            self.marks.pop_front();
+        }
+    }
+
+    /// How much was done of all that there is.
+    pub fn work(&self) -> Option<u64> {
+        self.newest.map(|newest| newest.work)
+    }
+
+    /// What it comes to with what is `held`, at an instant by both clocks; nothing while too little is known of its progress.
+    pub fn outlook(&self, now: WallTime, at: Nanos, held: &Held) -> Option<Outlook> {
+        let (unit, need) = (self.unit()?, self.need(at)?);
+        let (whole, has) = (u128::from(self.total) * unit, held.cpu_time(now));
+        let ends = held.when(now, need);
+        let is_short = has < need + whole / SPARE_LEAST_PART;
+        let is_due = self.asked.is_none_or(|asked| at.saturating_sub(asked) >= pause(now, held));
+        let asks = match is_short && is_due {
+            true => self.forms(now, held, need + whole / SPARE_PART, ends),
+            false => Vec::new(),
+        };
+        Some(Outlook { ends, is_cut: has < need, asks })
+    }
+
+    /// It is asked for more `at` an instant.
+    pub fn asks(&mut self, at: Nanos) {
+        self.asked = Some(at);
+    }
+
+    /// What would be enough, what is best first: in time the share that it has, the least with which it is in time, or all that
+    /// is of use; where that is not to be had and it would be late as it is, what is the least late.
+    fn forms(&self, now: WallTime, held: &Held, wanted: u128, ends: WallTime) -> Vec<Held> {
+        let present = held.at(now).min(self.most);
+        let left = u128::from(self.by.saturating_since(now).get());
+        let least = u32::try_from(wanted.div_ceil(left.max(1))).map_or(self.most, CpuPpm::new);
+        let mut shares = vec![present, least.clamp(present, self.most), self.most];
+        shares.dedup();
+        shares.retain(|share| *share > CpuPpm::default());
+        let form = |cpu: CpuPpm| Held { cpu, later: None, until: later(now, wanted, cpu) };
+        let (in_time, late): (Vec<_>, Vec<_>) =
+            shares.into_iter().map(form).partition(|form| form.until <= self.by);
+        let late = late.into_iter().rev().filter(|_| ends > self.by);
+        in_time.into_iter().chain(late).collect()
+    }
+
+    /// The CPU time of each node that what is left takes, of which some of the next unit is done.
+    fn need(&self, at: Nanos) -> Option<u128> {
+        let (newest, (_, cpu), unit) = (self.newest?, self.looked?, self.unit()?);
+        let left = u128::from(self.total.saturating_sub(newest.work));
+        let since = self.had_at(at, cpu).saturating_sub(newest.had).min(unit);
+        Some((left * unit).saturating_sub(since))
+    }
+
+    /// What one unit takes.
+    fn unit(&self) -> Option<u128> {
+        let (first, newest) = (self.marks.front()?, self.newest?);
+        let (work, span) = (newest.work - first.work, newest.at.saturating_sub(first.at));
+        let is_enough = work >= WORK_LEAST.max(self.total / KNOWN_PART) && span >= SPAN_LEAST;
+        let had = newest.had - first.had;
+        (is_enough && had > 0).then(|| had.div_ceil(u128::from(work)))
+    }
+
+    /// Whether what was done between two marks suffices to say how fast it is.
+    fn tells_enough(&self, first: &Mark, last: &Mark) -> bool {
+        let work = last.work - first.work;
+        let is_enough = work >= WORK_LEAST.max(self.total / WORK_PART);
+        is_enough && last.at.saturating_sub(first.at) >= SPAN_LEAST
+    }
+
+    /// What it had at an instant, where it has `cpu` since it was looked at last, and had as much a moment before.
+    fn had_at(&self, at: Nanos, cpu: CpuPpm) -> u128 {
+        let Some((looked, before)) = self.looked else { return 0 };
+        match at >= looked {
+            true => self.had + cpu_time(at.saturating_sub(looked), cpu),
+            false => self.had.saturating_sub(cpu_time(looked.saturating_sub(at), before)),
+        }
+    }
+}
+
+impl Held {
+    /// What it is of each node's CPU at an instant.
+    fn at(&self, at: WallTime) -> CpuPpm {
+        let later = self.later.filter(|later| later.from_unix_nanos <= at);
+        later.map_or(self.cpu, |later| later.cpu_ppm)
+    }
+
+    /// The same over the rest of its time.
+    fn cpu_time(&self, now: WallTime) -> u128 {
+        let turn = self.turn(now);
+        let until = |to: WallTime, from: WallTime, cpu| cpu_time(to.saturating_since(from), cpu);
+        until(turn, now, self.cpu) + until(self.until, turn, self.last())
+    }
+
+    /// When so much of it was had, were it without an end.
+    fn when(&self, now: WallTime, wanted: u128) -> WallTime {
+        let turn = self.turn(now);
+        let before = cpu_time(turn.saturating_since(now), self.cpu);
+        match wanted.checked_sub(before) {
+            Some(left) => later(turn, left, self.last()),
+            None => later(now, wanted, self.cpu),
+        }
+    }
+
+    /// When the last of its shares begins.
+    fn turn(&self, now: WallTime) -> WallTime {
+        self.later.map_or(now, |later| later.from_unix_nanos.max(now))
+    }
+
+    fn last(&self) -> CpuPpm {
+        self.later.map_or(self.cpu, |later| later.cpu_ppm)
+    }
+}
+
+fn cpu_time(span: Nanos, cpu: CpuPpm) -> u128 {
+    u128::from(span.get()) * u128::from(cpu.get())
+}
+
+/// When so much CPU time was had since `from`.
+fn later(from: WallTime, wanted: u128, cpu: CpuPpm) -> WallTime {
+    let takes = wanted.div_ceil(u128::from(cpu.get()).max(1));
+    from.saturating_add(Nanos::new(u64::try_from(takes).unwrap_or(u64::MAX)))
+}
+
+/// How long it is before more is asked for once more: a part of the time that is held, so that it is before that is over.
+fn pause(now: WallTime, held: &Held) -> Nanos {
+    let left = held.until.saturating_since(now);
+    Nanos::new(left.get() / PAUSE_PART).clamp(PAUSE_LEAST, PAUSE_MOST)
+}
+
+/// How fast it is follows from this part of the work, so that what changes is seen while there is time,
+const WORK_PART: u64 = 8;
+/// and is known when this one is done: that of a run that is so many times as slow as was planned is not over by then.
+const KNOWN_PART: u64 = 16;
+/// Neither is less than this: the instants of what a command prints are a second off.
+const WORK_LEAST: u64 = 4;
+const SPAN_LEAST: Nanos = Nanos::from_secs(10);
+/// Marks over all of the work: an eighth of them is kept.
+const MARKS_MOST: u64 = 512;
+/// What is held is to be more than is needed by this part of the whole run, as when it was planned (`super::knees`),
+const SPARE_PART: u128 = 10;
+/// and is left alone while it is by this one: runs differ by as much.
+const SPARE_LEAST_PART: u128 = 40;
+/// Each time is a change on all nodes, or a refusal.
+const PAUSE_PART: u64 = 8;
+const PAUSE_LEAST: Nanos = Nanos::from_secs(2);
+const PAUSE_MOST: Nanos = Nanos::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const START: u64 = 1_767_225_600_000_000_000;
+
+    fn seconds(value: u64) -> Nanos {
+        Nanos::from_secs(value)
+    }
+
+    fn at(value: u64) -> WallTime {
+        WallTime::from_unix_nanos(START).saturating_add(seconds(value))
+    }
+
+    fn percent(value: u32) -> CpuPpm {
+        CpuPpm::from_percent(value)
+    }
+
+    fn held(share: u32, until: u64) -> Held {
+        Held { cpu: percent(share), later: None, until: at(until) }
+    }
+
+    fn course(total: u64, by: u64, most: u32) -> Course {
+        Course::new(NonZeroU64::new(total).unwrap(), at(by), percent(most))
+    }
+
+    /// Has had so much from the beginning until `end`, and done a unit every so many seconds.
+    fn after(mut course: Course, share: u32, unit: u64, end: u64) -> Course {
+        for second in 0..=end {
+            course.has(percent(share), seconds(second));
+            course.told(second / unit, seconds(second));
+        }
+        course
+    }
+
+    fn outlook(course: &Course, now: u64, held: &Held) -> Outlook {
+        course.outlook(at(now), seconds(now), held).unwrap()
+    }
+
+    // 100 units of a second at 20 %, 110 s held: at 30 s 70 s are to come, and 80 are held.
+    #[test]
+    fn a_run_that_goes_as_it_was_planned_asks_for_nothing() {
+        let course = after(course(100, 500, 40), 20, 1, 30);
+        let expected = Outlook { ends: at(100), is_cut: false, asks: vec![] };
+        assert_eq!(outlook(&course, 30, &held(20, 110)), expected);
+        // What is spare is two and a half seconds at the least.
+        assert_eq!(outlook(&course, 30, &held(20, 103)).asks, []);
+        assert!(!outlook(&course, 30, &held(20, 102)).asks.is_empty());
+    }
+
+    // The same, half as fast: 70 s are over at 70 s, when 35 units are done; 130 s are to come, and 20 to spare.
+    #[test]
+    fn a_run_that_is_slow_asks_for_more_time_and_then_for_more_of_the_cpu() {
+        let slow = |by| after(course(100, by, 40), 20, 2, 70);
+        let told = outlook(&slow(500), 70, &held(20, 110));
+        assert_eq!((told.ends, told.is_cut), (at(200), true));
+        assert_eq!(told.asks, [held(20, 220), held(40, 145)]);
+        // 3,000 by 170 s: with 30 %, and no less. If that is not to be had, as it is.
+        let asks = outlook(&slow(170), 70, &held(20, 110)).asks;
+        assert_eq!(asks, [held(30, 170), held(40, 145), held(20, 220)]);
+        // Not in time: the least late, for which others have to be asked, or as it is.
+        assert_eq!(outlook(&slow(140), 70, &held(20, 110)).asks, [held(40, 145), held(20, 220)]);
+        assert_eq!(outlook(&slow(60), 70, &held(20, 110)).asks, [held(40, 145), held(20, 220)]);
+    }
+
+    #[test]
+    fn it_is_asked_again_when_a_part_of_what_is_held_is_over() {
+        let mut slow = after(course(100, 500, 40), 20, 2, 70);
+        slow.asks(seconds(70));
+        let asks = |now| !outlook(&slow, now, &held(20, 110)).asks.is_empty();
+        assert_eq!([71, 74, 75].map(asks), [false, false, true]);
+        let shortly = |now| !outlook(&slow, now, &held(20, 73)).asks.is_empty();
+        assert_eq!([71, 72].map(shortly), [false, true]);
+    }
+
+    #[test]
+    fn nothing_is_known_of_what_tells_too_little() {
+        let known = |course: &Course, now| course.outlook(at(now), seconds(now), &held(20, 110));
+        assert_eq!(known(&course(100, 500, 40), 50), None);
+        assert_eq!(known(&after(course(100, 500, 40), 20, 1, 9), 9), None);
+        assert!(known(&after(course(100, 500, 40), 20, 1, 10), 10).is_some());
+        assert_eq!(known(&after(course(100, 500, 40), 20, 9, 53), 53), None);
+        assert!(known(&after(course(100, 500, 40), 20, 9, 54), 54).is_some());
+        let mut anew = after(course(100, 500, 40), 20, 1, 30);
+        anew.told(3, seconds(31));
+        assert_eq!((known(&anew, 31), anew.work()), (None, Some(3)));
+        let mut without = course(100, 500, 40);
+        (0..30).for_each(|second| without.told(second, seconds(second)));
+        assert_eq!(known(&without, 30), None, "what it has is not known");
+    }
+
+    // Goal: what changes is seen before the end. Method: 40 units of a second, and ten of four.
+    #[test]
+    fn what_was_long_ago_does_not_count() {
+        let mut course = after(course(80, 500, 40), 20, 1, 40);
+        for second in 41..=80 {
+            course.has(percent(20), seconds(second));
+            course.told(40 + (second - 40) / 4, seconds(second));
+        }
+        assert_eq!(outlook(&course, 80, &held(20, 500)).ends, at(200));
+    }
+
+    // Goal: what a unit in progress has had counts, but as no more than a unit: a program that hangs is seen.
+    #[test]
+    fn a_unit_in_progress_is_done_in_part() {
+        let course = after(course(10, 500, 40), 20, 10, 50);
+        let ends = |now| outlook(&course, now, &held(20, 500)).ends;
+        assert_eq!([50, 53, 60, 90].map(ends), [at(100), at(100), at(100), at(130)]);
+        let done = after(self::course(10, 500, 40), 20, 1, 12);
+        assert_eq!(outlook(&done, 12, &held(20, 13)).ends, at(12));
+        assert!(outlook(&done, 12, &held(20, 13)).asks.is_empty(), "a tenth is to spare");
+        assert!(!outlook(&done, 13, &held(20, 13)).asks.is_empty(), "it is not over yet");
+    }
+
+    // 5 % until 100 s and 40 % then, which it has made way for: 2,600 are left at 70 s.
+    #[test]
+    fn what_was_promised_for_later_counts() {
+        let course = after(course(100, 170, 40), 20, 2, 70);
+        let later = Some(LaterCpu { from_unix_nanos: at(100), cpu_ppm: percent(40) });
+        let dip = |until| Held { cpu: percent(5), later, until: at(until) };
+        let told = outlook(&course, 70, &dip(170));
+        assert_eq!(
+            (told.ends, told.is_cut),
+            (WallTime::from_unix_nanos(at(161).unix_nanos() + 250_000_000), false)
+        );
+        assert!(told.asks.is_empty());
+        // In time if it went on so: nothing is asked for that would be late.
+        let told = outlook(&course, 70, &dip(150));
+        assert_eq!((told.is_cut, told.asks), (true, vec![held(30, 170), held(40, 145)]));
+        assert_eq!(outlook(&course, 110, &dip(150)).ends, at(174));
+    }
+
+    /// A program whose units take so many seconds of all its CPU, and what is reserved for it.
+    struct Simulated {
+        course: Course,
+        held: Held,
+        changes: u32,
+        /// When it was done; nothing if it was ended before.
+        done: Option<u64>,
+    }
+
+    /// Until it is done, or what is held is over. Whatever it asks for is granted.
+    fn run(mut course: Course, mut held: Held, units: &[u64]) -> Simulated {
+        let (mut changes, mut left) = (0, units.iter().copied());
+        let (mut second, mut work, mut had) = (0, 0, 0);
+        let mut takes = left.next();
+        while at(second) < held.until {
+            second += 1;
+            had += u64::from(held.cpu.get());
+            course.has(held.cpu, seconds(second));
+            while let Some(unit) = takes.filter(|unit| *unit <= had) {
+                (had, work, takes) = (had - unit, work + 1, left.next());
+            }
+            course.told(work, seconds(second));
+            if takes.is_none() {
+                return Simulated { course, held, changes, done: Some(second) };
+            }
+            let told = course.outlook(at(second), seconds(second), &held);
+            if let Some(granted) = told.and_then(|told| told.asks.first().copied()) {
+                course.asks(seconds(second));
+                (held, changes) = (granted, changes + 1);
+            }
+        }
+        Simulated { course, held, changes, done: None }
+    }
+
+    proptest! {
+        // Goal: what can be in time is, whatever its speed; what cannot goes on as fast as it can; and either asks seldom. Method:
+        // programs that are up to four times as slow as planned, units up to a fifth off, where all that is asked for is granted.
+        #[test]
+        fn a_run_is_in_time_where_it_can_be(
+            total in 20usize..400,
+            planned in 200u64..4_000,
+            slack in 0u64..4_000,
+            slower in 50u64..400,
+            noise in prop::collection::vec(80u64..120, 400),
+        ) {
+            let most = percent(40);
+            // Half of the CPU that is of use, for as long as that takes, and a tenth.
+            let first = Held { cpu: percent(20), later: None, until: at(planned * 22 / 10) };
+            let by = planned * 22 / 10 + slack;
+            let unit = planned * u64::from(most.get()) / total as u64;
+            let units: Vec<_> =
+                noise[..total].iter().map(|noise| unit * slower * noise / 10_000).collect();
+            let alone = units.iter().sum::<u64>() / u64::from(most.get());
+            let ran = run(course(total as u64, by, 40), first, &units);
+            let done = ran.done.expect("what is held does not end before it");
+            // What it loses until it is known how fast it is, by half of the CPU, and by what is spare and noise.
+            let first_known = (units.iter().take(5).sum::<u64>() / u64::from(first.cpu.get())).max(12);
+            if alone + alone / 10 + first_known <= by {
+                prop_assert!(done <= by, "{done} s, by {by} s, {alone} s alone");
+            } else {
+                prop_assert!(done <= alone + alone / 5 + first_known, "{done} s, {alone} s alone");
+            }
+            prop_assert!(ran.changes <= 12, "{} changes", ran.changes);
+            prop_assert!(ran.held.cpu <= most);
+            prop_assert_eq!(ran.course.work(), Some(total as u64));
+        }
+
+        // Goal: noise alone changes nothing.
+        #[test]
+        fn a_run_that_is_as_fast_as_planned_is_left_alone(
+            total in 100usize..400,
+            planned in 200u64..4_000,
+            noise in prop::collection::vec(90u64..=110, 400),
+        ) {
+            let first = Held { cpu: percent(20), later: None, until: at(planned * 11 / 10) };
+            let unit = planned * u64::from(first.cpu.get()) / total as u64;
+            let mean = noise[..total].iter().sum::<u64>() / total as u64;
+            let units: Vec<_> = noise[..total].iter().map(|noise| unit * noise / mean).collect();
+            let ran = run(course(total as u64, planned * 2, 40), first, &units);
+            prop_assert_eq!(ran.changes, 0);
+        }
+    }
+}
