@@ -54,6 +54,7 @@ use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::Handle;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share};
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 /// Predictable response times on shared Linux clusters.
@@ -143,7 +144,8 @@ pub enum Command {
     /// Change the rate of a run that was started with --rate
     #[command(subcommand)]
     Rate(RateCommand),
-    /// Show the runs that are held at a rate, live: target and actual, and plots of how they went; q ends it
+    /// Show the runs that are held at a rate, live: target and actual, and plots of how they went; and those that are to be
+    /// done by a time and tell how far they are, with when they will be done; q ends it
     Top(TopArguments),
     /// Write one self-contained HTML page from a directory of results
     Report(ReportArguments),
@@ -650,6 +652,10 @@ pub struct RunArguments {
     /// where that is the time of a whole run]. For a program without a profile it has to be said
     #[arg(long, value_name = "SPAN", requires = "by", conflicts_with_all = NOT_BY_A_TIME)]
     pub takes: Option<Nanos>,
+    /// How many units of work the whole run has, as its progress tells them: where it is slower than was planned, more is
+    /// reserved for it while it runs, or you are told when it will be done [default: `work` of its application file]
+    #[arg(long, value_name = "UNITS", requires = "by")]
+    pub work: Option<NonZeroU64>,
     /// Where it cannot be kept now, reserve it for the first time at which it can, and begin then, if that is no
     /// later than so long from now. If no such time is known, wait for what others give back before their
     /// time, an hour at the most. With --by: begin all the same as soon as there is room, promised nothing and

@@ -23,6 +23,7 @@ pub mod chart;
 pub mod cluster;
 pub mod columns;
 pub mod commands;
+pub mod course;
 pub mod demo;
 pub mod detach;
 pub mod execute;

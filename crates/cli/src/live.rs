@@ -1,7 +1,7 @@
-//! What `keeptime top` shows on a terminal: all runs that are held at a rate, and for each of them how its rate and its
+//! What `keeptime top` shows on a terminal: all runs that are followed, and for each that is held at a rate how that and its
 //! schedule went in the last minutes.
 
-use crate::rate::door::RateView;
+use crate::rate::door::{RateView, Views};
 use anyhow::Result;
 use keeptime_model::reservation::Handle;
 use ratatui::Frame;
@@ -47,8 +47,8 @@ struct Point {
 /// # Errors
 /// Those of `look` and of the terminal, which is as it was before.
 pub fn show(
-    mut look: impl FnMut() -> Result<Vec<RateView>>,
-    table: impl Fn(&[RateView]) -> String,
+    mut look: impl FnMut() -> Result<Views>,
+    table: impl Fn(&Views) -> String,
     stopped: &dyn Fn() -> bool,
 ) -> Result<()> {
     let mut terminal = ratatui::try_init()?;
@@ -56,9 +56,10 @@ pub fn show(
         let (begin, mut history, mut first) = (Instant::now(), History::default(), 0);
         while !stopped() {
             let now = begin.elapsed().as_secs_f64();
-            history.note(now, look()?);
+            let views = look()?;
+            let text = table(&views);
+            history.note(now, views.rates);
             first = first.min(history.runs.len().saturating_sub(1));
-            let text = table(&history.views());
             terminal.draw(|frame| history.draw(frame, now, &text, first))?;
             while event::poll(LOOK_EVERY)? {
                 let Event::Key(key) = event::read()? else { continue };
@@ -100,10 +101,6 @@ impl History {
                 track.points.pop_front();
             }
         }
-    }
-
-    fn views(&self) -> Vec<RateView> {
-        self.runs.values().map(|track| track.last.clone()).collect()
     }
 
     /// The table, then the plots of as many runs as have room, from the one at `first` on.
@@ -256,7 +253,7 @@ mod tests {
         }
         assert_eq!(history.runs[&Handle::new(7)].points.len(), SHOWN as usize + 1);
         history.note(300.0, vec![view(8, 0.31)]);
-        assert_eq!(history.views().len(), 1);
+        assert_eq!(history.runs.len(), 1);
         assert!(!drawn(&history, 300.0, 0).contains("r7"));
         history.note(301.0, Vec::new());
         assert!(drawn(&history, 301.0, 0).contains("q: end"));

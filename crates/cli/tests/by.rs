@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use world::{PATIENCE, Program, World, assert_code, said, wait};
 
 /// Ranks that do next to nothing; each has 15 % of a processor at full speed.
@@ -340,6 +340,63 @@ fn a_program_is_run_by_its_words() {
     let text = said(&run(&[]));
     assert_eq!(text.matches("| solved all").count(), 2, "{text}");
     assert!(text.contains("solver on n1, n2 at 100 %"), "{text}");
+}
+
+/// A program of 30 steps of a second, which is said to take half of that.
+fn slow(world: &World, by: &str, more: &[&str]) -> Command {
+    solver(world, "for i in $(seq 30); do sleep 1; echo step; done");
+    let words = ["run", "--by", by, "--takes", "15s", "-n", "2", "--cpu", "15 %"];
+    world.keeptime(&[&words[..], more, &["--", "./solver"]].concat())
+}
+
+// Goal: a program that is slower than was planned has the time that it takes, for which others make way; without a word of its
+// progress it is ended when its time is over, as ever. Method: others, who have time, are to have the nodes from then on.
+#[test]
+fn a_run_that_is_slower_than_planned_has_what_it_takes() {
+    let Some(world) = World::new("course", 40) else { return };
+    let output = slow(&world, "+90s", &["--json"]).output().unwrap();
+    assert_code(&output, 2);
+    assert!(said(&output).contains("the reservation was lost"), "{}", said(&output));
+
+    let told = ["--progress", "step", "--work", "60"];
+    let mut asked = slow(&world, "+90s", &told);
+    let run = asked.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait("the run to begin", PATIENCE, || world.jobs().len() == 2);
+    let words = ["reserve", "--nodes", "n1,n2", "--cpu", "40 %", "--from", "+18s", "--for", "20s"];
+    world.run(&[&words[..], &["--by", "+300s"]].concat(), 0);
+    let output = run.wait_with_output().unwrap();
+    assert_code(&output, 0);
+    let text = said(&output);
+    for expected in ["r2 is slower than was planned: it has 15 %", "before its deadline"] {
+        assert!(text.contains(expected), "{text} should contain {expected}");
+    }
+}
+
+// Goal: whoever can have no more is told at once when it will be done, and when it is ended. Method: others have the nodes from
+// then on, and make way for nobody.
+#[test]
+fn a_run_that_can_have_no_more_is_told_so_while_it_runs() {
+    let Some(world) = World::new("short", 40) else { return };
+    let told = ["--progress", "step", "--work", "60"];
+    let mut asked = slow(&world, "+25s", &told);
+    let mut run = asked.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait("the run to begin", PATIENCE, || world.jobs().len() == 2);
+    let words = ["reserve", "--nodes", "n1,n2", "--cpu", "40 %", "--from", "+18s", "--for", "600s"];
+    world.run(&words, 0);
+    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let line = lines.find(|line| line.contains("has no more")).unwrap();
+    for expected in ["after its deadline", "it is ended at", "CPU of n1"] {
+        assert!(line.contains(expected), "{line} should contain {expected}");
+    }
+    assert!(run.try_wait().unwrap().is_none(), "it runs still");
+    let views: Value = serde_json::from_str(&world.run(&["top", "--json"], 0)).unwrap();
+    let view = &views[0];
+    assert!(nanos(&view["expected_end_unix_nanos"]) > nanos(&view["by_unix_nanos"]), "{view}");
+    assert!(view["refusal"].as_str().unwrap().contains("CPU of n1"), "{view}");
+    let table = world.run(&["top", "--once"], 0);
+    assert!(table.contains("expected end") && table.contains(" of 60 "), "{table}");
+    let rest: Vec<_> = lines.collect();
+    assert_eq!(run.wait().unwrap().code(), Some(2), "{rest:?}");
 }
 
 // Goal: a run at a rate has as much more time than at full speed, for which its limit is. Method: a limit that is

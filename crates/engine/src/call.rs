@@ -52,15 +52,16 @@ pub enum Call {
         /// What.
         request: Request,
     },
-    /// Puts another request in the place of a reservation's. All of it is changed, or nothing.
+    /// Puts another request in the place of a reservation's. All of it is changed, or nothing. Others make way for it, as for
+    /// [`Call::Reserve`].
     Modify {
         /// Which.
         handle: Handle,
         /// What is wanted instead. Without a start, that of the reservation stays.
         request: Request,
     },
-    /// As [`Call::Modify`], in turn: not within a second of another job's change on one of its nodes. What a
-    /// controller asks for by itself.
+    /// As [`Call::Modify`], in turn: not within a second of another job's change on one of its nodes, and nobody makes way. What
+    /// a controller asks for by itself.
     Correct {
         /// Which.
         handle: Handle,

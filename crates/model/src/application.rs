@@ -8,6 +8,7 @@ use crate::units::{self, CpuPpm, Nanos};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::num::NonZeroU64;
 
 /// What `progress` is where MPI calls tell it: no word, since it has a space.
 pub const MPI_CALLS: &str = "MPI calls";
@@ -53,6 +54,9 @@ pub struct ApplicationFile {
     /// How it tells how far it is; nothing = it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
+    /// How much of that a whole run has; nothing = nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<Work>,
     /// What becomes of a reservation for it when one of its nodes goes away, where the request does not
     /// say it itself.
     #[serde(default)]
@@ -106,6 +110,19 @@ pub enum Progress {
 pub struct Printed {
     /// For `sh -c`; its last line begins with the units of work that are done in all.
     pub command: String,
+}
+
+/// How many units of work a whole run has, as people write it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "invalid value: something else, expected a whole number above 0, or text that becomes one when parameters are filled in"
+)]
+pub enum Work {
+    /// So many.
+    Units(NonZeroU64),
+    /// As many as this says once `{parameter}` and `{constant}` are filled in.
+    Filled(String),
 }
 
 /// How a run tells how far it is.
@@ -182,6 +199,20 @@ impl Application {
             ProgressSource::Lines(word) => Some(word),
             ProgressSource::MpiCalls | ProgressSource::Command(_) => None,
         }
+    }
+
+    /// How many units of work a whole run with `parameters` has, if that is said.
+    ///
+    /// # Errors
+    /// If what is said is no whole number above 0.
+    pub fn work(&self, parameters: &Parameters) -> Result<Option<NonZeroU64>, Invalid> {
+        let text = match &self.file.work {
+            None => return Ok(None),
+            Some(Work::Units(units)) => return Ok(Some(*units)),
+            Some(Work::Filled(text)) => self.filled("work", text, parameters)?,
+        };
+        let units = text.trim().parse();
+        units.map(Some).map_err(|_| Invalid::new("work", text, "a whole number above 0"))
     }
 
     /// What becomes of a reservation for it when one of its nodes goes away.
@@ -304,15 +335,18 @@ impl Application {
     /// # Errors
     /// If the template names something that is neither a parameter nor a constant.
     pub fn command(&self, parameters: &Parameters) -> Result<Vec<String>, Invalid> {
-        let fill = |word: &String| {
-            expand(word, |name| {
-                let by_name = |map: &Parameters| {
-                    map.iter().find(|(n, _)| n.as_str() == name).map(|(_, v)| v.clone())
-                };
-                by_name(parameters).or_else(|| by_name(&self.file.constants))
-            })
-        };
+        let fill = |word: &String| self.filled("command", word, parameters);
         self.file.command.iter().map(fill).collect()
+    }
+
+    /// What a field says with `parameters` and constants filled in.
+    fn filled(&self, field: &str, text: &str, parameters: &Parameters) -> Result<String, Invalid> {
+        expand(field, text, |name| {
+            let by_name = |map: &Parameters| {
+                map.iter().find(|(n, _)| n.as_str() == name).map(|(_, v)| v.clone())
+            };
+            by_name(parameters).or_else(|| by_name(&self.file.constants))
+        })
     }
 }
 
@@ -369,6 +403,9 @@ impl TryFrom<ApplicationFile> for Application {
         if let Some(progress) = &file.progress {
             progress.check()?;
         }
+        if let Some(work) = &file.work {
+            work.check(file.progress.is_some())?;
+        }
         check_parameters(&file)?;
         check_template(&file)?;
         Ok(Self { file, given: BTreeSet::new() })
@@ -388,6 +425,28 @@ impl Progress {
                 Err(Invalid::new("progress.command", command, expected))
             }
             Self::Printed(_) => Ok(()),
+        }
+    }
+}
+
+impl Work {
+    fn check(&self, is_told: bool) -> Result<(), Invalid> {
+        if !is_told {
+            let expected = "nothing without progress: its units are those that this tells";
+            return Err(Invalid::new("work", self, expected));
+        }
+        match self {
+            Self::Units(_) => Ok(()),
+            Self::Filled(text) => expand("work", text, |_| Some(String::new())).map(drop),
+        }
+    }
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Units(units) => units.fmt(f),
+            Self::Filled(text) => f.pad(text),
         }
     }
 }
@@ -431,7 +490,7 @@ fn check_parameters(file: &ApplicationFile) -> Result<(), Invalid> {
 fn check_template(file: &ApplicationFile) -> Result<(), Invalid> {
     let mut used = BTreeSet::new();
     for word in &file.command {
-        expand(word, |name| {
+        expand("command", word, |name| {
             used.insert(name.to_string());
             Some(String::new())
         })?;
@@ -445,16 +504,20 @@ fn check_template(file: &ApplicationFile) -> Result<(), Invalid> {
     }
 }
 
-/// `word` with every `{name}` replaced by what `value` gives for it.
-fn expand(word: &str, mut value: impl FnMut(&str) -> Option<String>) -> Result<String, Invalid> {
+/// `word` of a field with every `{name}` replaced by what `value` gives for it.
+fn expand(
+    field: &str,
+    word: &str,
+    mut value: impl FnMut(&str) -> Option<String>,
+) -> Result<String, Invalid> {
     let mut out = String::new();
     let mut rest = word;
     while let Some((before, after)) = rest.split_once('{') {
         let (name, tail) = after
             .split_once('}')
-            .ok_or_else(|| Invalid::new("command", word, "a closing } after {"))?;
+            .ok_or_else(|| Invalid::new(field, word, "a closing } after {"))?;
         let filled = value(name).ok_or_else(|| {
-            Invalid::new("command", word, format!("{{{name}}} to be a parameter or a constant"))
+            Invalid::new(field, word, format!("{{{name}}} to be a parameter or a constant"))
         })?;
         out.push_str(before);
         out.push_str(&filled);
@@ -581,6 +644,23 @@ mod tests {
     }
 
     #[test]
+    fn the_work_of_a_run_is_a_number_or_follows_from_its_parameters() {
+        let has = |work: &str, size: &str| {
+            let text = format!("progress = \"frame\"\n work = {work}\n timeout");
+            let application = Application::from_toml(&RAYCAST.replace("timeout", &text)).unwrap();
+            let size = ("size".parse().unwrap(), size.to_owned());
+            application.work(&Parameters::from([size])).map(|work| work.map(NonZeroU64::get))
+        };
+        assert_eq!(has("250", "512"), Ok(Some(250)));
+        assert_eq!(has("\"{size}0\"", "512"), Ok(Some(5120)));
+        assert_eq!(raycast().work(&Parameters::new()), Ok(None));
+        for work in ["\"{size}\"", "\"{interleave}\""] {
+            let error = has(work, "many").unwrap_err();
+            assert_eq!(error.field, "work", "{error}");
+        }
+    }
+
+    #[test]
     fn progress_is_printed_by_a_command() {
         let text = "progress = { command = \"wc -l < steps\" }\n timeout";
         let printed = Application::from_toml(&RAYCAST.replacen("timeout", text, 1)).unwrap();
@@ -618,6 +698,9 @@ mod tests {
             ),
             ("timeout", "progress = { command = \" \" }\n timeout", "progress.command: \" \""),
             ("timeout", "progress = { run = \"ls\" }\n timeout", "{ command = \"...\" }"),
+            ("timeout", "work = 100\n timeout", "work: \"100\" is not accepted; expected nothing"),
+            ("timeout", "progress = \"frame\"\n work = 0\n timeout", "a whole number above 0"),
+            ("timeout", "progress = \"frame\"\n work = \"{size\"\n timeout", "work: \"{size\""),
             ("timeout", "on_loss = \"stay\"\n timeout", "on_loss: \"stay\""),
             ("timeout", "on_loss = \"stay\"\n timeout", "expected offer or move"),
         ];

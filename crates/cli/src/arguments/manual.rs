@@ -338,6 +338,8 @@ By a time:
   keeptime run batch --by 18:00 --nodes 2..8
   # where the profile tells another time than that of a whole run
   keeptime run bsp --by +2h --takes 40min
+  # with more of its nodes where it is slower than planned
+  keeptime run bsp --by +2h --takes 40min --work 5000
 
 Keeptime chooses nodes, start and rate beside what is reserved: the fewest nodes
 that make it, and of all starts the one with the earliest end, at the rate that
@@ -352,6 +354,12 @@ as there is room to begin in, promised nothing and as slowly as others need, or
 when it has waited for six times what it takes, by a later time: within a
 quarter of what it has waited, which it is promised. Until then it asks for its
 deadline again and again, the more often the less time it has left.
+
+A run that tells its `progress`, and of which `work` or --work says how much
+there is, is followed: where it is slower than was planned, it is given what it
+takes to be in time, for which others make way, and otherwise as much as can be
+had; when it will be done is told at once, and by `keeptime top`. One that is
+not followed is ended when what was reserved for it is over.
 
 A program without an application file, at a rate or by a time:
 

@@ -4,14 +4,20 @@
 //! What may wait (`--wait`) is run all the same where it cannot be promised that: when there is room to begin in, or by a later
 //! time that can be promised.
 
+mod following;
+
+pub(super) use following::table;
+
 use super::rate::parameters;
 use super::run::beginning::{Beginning, may_pass};
 use super::{Ending, Session, check_quantile, print_json, reservations};
 use crate::arguments::{GoalArguments, NodeCounts, RunArguments};
 use crate::cluster::Cluster;
+use crate::course::Followed;
 use crate::detach::Departure;
 use crate::execute::{Execution, Run, heard, pass_on};
 use crate::hold::Hold;
+use crate::rate::door::CourseView;
 use crate::rate::nodes::node_indices;
 use crate::{brokers, interrupt, times};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -32,6 +38,7 @@ use keeptime_planner::deadline::booking::{Ask, Promise};
 use keeptime_planner::deadline::{self, Booking, Job, Knees, Plan, Reserved, Stretch};
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 /// What `keeptime run --by --json` prints.
@@ -45,6 +52,9 @@ struct Outcome {
     /// By when it was promised to be done: then, or later. Nothing if it was promised nothing.
     promised_by_unix_nanos: Option<WallTime>,
     ended_unix_nanos: Option<WallTime>,
+    /// How it stood at last, where it tells its progress and how much there is of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    course: Option<CourseView>,
     refusal: Option<String>,
     /// The earliest deadline that could be kept instead.
     earliest_unix_nanos: Option<WallTime>,
@@ -66,6 +76,8 @@ struct Work {
     /// What keeps its share of the CPU.
     mechanism: CpuMechanism,
     knees: Knees,
+    /// Units of work in all, as its progress tells them, if that is known.
+    total: Option<NonZeroU64>,
 }
 
 /// What came of it.
@@ -123,6 +135,8 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
         println!("{}: {told}", hold.handle());
     }
     let (application, parameters) = (&work.application, &work.parameters);
+    let mut followed = following::follow(cluster, &work, &hold, by, arguments.json)?;
+    let last = followed.as_ref().map(Followed::until);
     let run = Run { application, parameters, nodes: &nodes, rate: None };
     let mut share = work.job.cpu_at(at.rate);
     let mut on_said = |said: Said<'_>| {
@@ -131,14 +145,22 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
             println!("{handle}: {new} of each node's CPU from now on, {old} until now");
             share = now;
         }
+        if let (Some(followed), Said::Out(line)) = (&mut followed, said) {
+            followed.line(line);
+        }
         pass_on(said, arguments.json);
     };
-    // However slow it is made, it is not ended before it has to be done.
-    let limit = application.timeout().max(by.saturating_since(now()));
+    // However slow it is made, it is not ended before it has to be done, nor while something is held for it.
+    let began = now();
+    let limit = move || {
+        let by = last.as_ref().map_or(by, |until| until.get().max(by));
+        application.timeout().max(by.saturating_since(began))
+    };
     let execution = Execution::new(cluster, &session.mpi, run);
-    let execution = Execution { limit: Some(&|| limit), ..execution };
+    let execution = Execution { limit: Some(&limit), ..execution };
     execution.under(&hold, &mut on_said).map_err(heard)?;
     let ended = now();
+    let course = followed.and_then(|mut followed| followed.end());
     if arguments.json {
         print_json(&Outcome {
             reservation: Some(hold.handle()),
@@ -146,6 +168,7 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
             promised: promise == Promise::Deadline,
             promised_by_unix_nanos,
             ended_unix_nanos: Some(ended),
+            course,
             ..work.outcome()
         })?;
     } else {
@@ -184,7 +207,13 @@ impl Work {
             Invalid::missing("takes", "a time: that of the profile need not be a whole run's")
         })?;
         let mechanism = arguments.mechanism;
-        Ok(Self { application, parameters, job, mechanism, knees })
+        let total =
+            arguments.work.map_or_else(|| application.work(&parameters), |work| Ok(Some(work)))?;
+        if total.is_some() && application.progress_source().is_none() {
+            let expected = "how it tells its progress, of which --work says how much there is";
+            return Err(Invalid::missing("progress", expected).into());
+        }
+        Ok(Self { application, parameters, job, mechanism, knees, total })
     }
 
     fn outcome(&self) -> Outcome {
@@ -195,6 +224,7 @@ impl Work {
             promised: false,
             promised_by_unix_nanos: None,
             ended_unix_nanos: None,
+            course: None,
             refusal: None,
             earliest_unix_nanos: None,
         }
@@ -500,7 +530,7 @@ mod tests {
         let (from, to) = (WallTime::default(), WallTime::from_unix_nanos(300_000_000_000));
         let job = knees.job(&application, None, to).unwrap();
         let (parameters, mechanism) = (Parameters::new(), CpuMechanism::Bandwidth);
-        let work = Work { application, parameters, job, mechanism, knees };
+        let work = Work { application, parameters, job, mechanism, knees, total: None };
         let (booking, rate) = (Booking::new(work.job.clone()), Share::ONE);
         let request = work.request(&booking, NodeChoice::Any(2), &Stretch { from, to, rate });
         assert_eq!((request.check(), request.cpu_mechanism), (Ok(()), mechanism));

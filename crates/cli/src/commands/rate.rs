@@ -3,20 +3,20 @@
 
 use super::reservations::{self, AskedFor};
 use super::run::less_cpu;
-use super::{Ending, Session, print_json};
+use super::{Ending, Session, by, print_json};
 use crate::arguments::{RateCommand, RunArguments, TopArguments};
 use crate::columns::{Side, aligned};
 use crate::detach::Departure;
 use crate::execute::{Execution, Ran, Run, heard, pass_on};
 use crate::hold::Hold;
 use crate::lasting::{Lasting, Source};
-use crate::rate::door::{self, Answer, Asked, RateView};
+use crate::rate::door::{self, Answer, Asked, CourseView, RateView, Views};
 use crate::rate::known::KnownSpeeds;
 use crate::rate::nodes::{node_indices, set_schedules};
 use crate::rate::steering::{Begins, Phase, State, Wanted};
 use crate::rate::{News, Steered};
 use crate::{brokers, interrupt, live, place, terminal};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use keeptime_broker::client::ClientError;
 use keeptime_broker::core::now;
 use keeptime_control::{FullSpeed, Policy};
@@ -270,6 +270,8 @@ pub fn set(command: &RateCommand) -> Result<Ending> {
             }
             Ok(Ending::Done)
         }
+        // Those refuse it.
+        Answer::Course(view) => bail!("{} is not held at a rate", view.job),
         Answer::Refused { reason } if *json => {
             print_json(&serde_json::json!({ "job": job, "refusal": reason }))?;
             Ok(Ending::Refused)
@@ -284,24 +286,26 @@ pub fn set(command: &RateCommand) -> Result<Ending> {
 /// What is told where there is nothing to show.
 const NO_RUN: &str = "no run is held at a rate: keeptime run --rate begins one";
 
-/// Shows all runs that are held at a rate, until it is ended; on a terminal with plots of them.
+/// Shows all runs that are followed, until it is ended; on a terminal with plots of them.
 pub fn top(arguments: &TopArguments) -> Result<Ending> {
     let runs = place::find(&arguments.place)?.rates_directory();
     if arguments.json {
-        print_json(&door::views(&runs)?)?;
+        let Views { rates, courses } = door::views(&runs)?;
+        let each = rates.into_iter().map(View::Rate).chain(courses.into_iter().map(View::Course));
+        print_json(&each.collect::<Vec<_>>())?;
         return Ok(Ending::Done);
     }
     if !arguments.once && terminal::draws(&std::io::stdout()) {
         // The terminal is to be as it was, however this ends.
         interrupt::listen_at_terminal()?;
-        live::show(|| door::views(&runs), fitting, &interrupt::stopped)?;
+        live::show(|| door::views(&runs), tables, &interrupt::stopped)?;
         return Ok(Ending::Done);
     }
     loop {
         let views = door::views(&runs)?;
-        match views.is_empty() {
-            true => println!("{NO_RUN}"),
-            false => print!("{}", fitting(&views)),
+        match tables(&views) {
+            text if text.is_empty() => println!("{NO_RUN}"),
+            text => print!("{text}"),
         }
         if arguments.once {
             return Ok(Ending::Done);
@@ -347,6 +351,25 @@ pub(super) fn parameters(application: &Application, goal: &Goal) -> Parameters {
     let is_wanted =
         |given: &Parameters| goal.set.iter().all(|(name, value)| given.get(name) == Some(value));
     application.grid().into_iter().find(is_wanted).unwrap_or_default()
+}
+
+/// One run that is followed, as `keeptime top --json` prints it.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum View {
+    Rate(RateView),
+    Course(CourseView),
+}
+
+/// Those that are held at a rate, and then those that are to be done by a time; nothing of either where there are none.
+fn tables(views: &Views) -> String {
+    let Views { rates, courses } = views;
+    let rates = if rates.is_empty() { String::new() } else { fitting(rates) };
+    let courses = match courses.is_empty() {
+        true => String::new(),
+        false => terminal::fitted(by::table(courses)),
+    };
+    rates + &courses
 }
 
 /// The table as the terminal has room for it, if there is one.

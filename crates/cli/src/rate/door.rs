@@ -1,4 +1,4 @@
-//! Where a run that is held at a rate is asked how it stands, and told another rate: a Unix socket in a
+//! Where a run that is held at a rate, or followed, is asked how it stands, and told another rate: a Unix socket in a
 //! directory of the user's, one JSON object each way and connection.
 
 use super::steering::State;
@@ -9,13 +9,14 @@ use keeptime_model::Invalid;
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Handle;
-use keeptime_model::units::{Nanos, Share};
+use keeptime_model::units::{CpuPpm, Nanos, Share, WallTime};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::{Uid, geteuid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufReader};
+use std::num::NonZeroU64;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -44,6 +45,8 @@ pub enum Asked {
 pub enum Answer {
     /// It stands so now.
     State(Box<RateView>),
+    /// The same of one that is to be done by a time.
+    Course(CourseView),
     /// It stays at its former rate.
     Refused {
         /// Why, in the user's words.
@@ -75,6 +78,53 @@ pub struct RateView {
     /// words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows: Option<String>,
+}
+
+/// A run that is to be done by a time and tells how far it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CourseView {
+    /// Its reservation.
+    pub job: Handle,
+    /// What runs.
+    pub application: Name,
+    /// Where.
+    pub nodes: Vec<Name>,
+    /// By when.
+    pub by_unix_nanos: WallTime,
+    /// Units of work that are done; nothing if none were told yet.
+    pub work: Option<u64>,
+    /// Those that there are.
+    pub work_total: NonZeroU64,
+    /// What it has of each node's CPU.
+    pub cpu_ppm: CpuPpm,
+    /// Until when.
+    pub until_unix_nanos: WallTime,
+    /// When it will be done, if it goes on so; nothing while too little is known.
+    pub expected_end_unix_nanos: Option<WallTime>,
+    /// Why it does not have what it needs, where it asked for that in vain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<String>,
+}
+
+impl CourseView {
+    /// Whether it will be done after its time.
+    pub fn is_late(&self) -> bool {
+        self.expected_end_unix_nanos > Some(self.by_unix_nanos)
+    }
+
+    /// Whether what is held for it is over before it will be done.
+    pub fn is_cut(&self) -> bool {
+        self.expected_end_unix_nanos > Some(self.until_unix_nanos)
+    }
+}
+
+/// All that are asked.
+#[derive(Debug, Default)]
+pub struct Views {
+    /// Those that are held at a rate.
+    pub rates: Vec<RateView>,
+    /// Those that are to be done by a time.
+    pub courses: Vec<CourseView>,
 }
 
 /// Answers until it is dropped.
@@ -175,7 +225,7 @@ fn is_away(kind: io::ErrorKind) -> bool {
 }
 
 fn unknown(directory: &Path, job: Handle) -> Result<Invalid> {
-    let running: Vec<_> = views(directory)?.iter().map(|view| view.job.to_string()).collect();
+    let running: Vec<_> = views(directory)?.rates.iter().map(|view| view.job.to_string()).collect();
     let expected = match running.as_slice() {
         [] => {
             "a job that `keeptime run --rate` started; there is none of yours on this machine now"
@@ -186,16 +236,20 @@ fn unknown(directory: &Path, job: Handle) -> Result<Invalid> {
     Ok(Invalid::new("job", job, expected))
 }
 
-/// Every run that is held at a rate now; those that end meanwhile are left out.
+/// Every run that answers now; those that end meanwhile are left out.
 ///
 /// # Errors
 /// If the directory cannot be read.
-pub fn views(directory: &Path) -> Result<Vec<RateView>> {
-    let view = |job: Handle| match ask_at(&socket(directory, job), Asked::State) {
-        Ok(Answer::State(view)) => Some(*view),
-        _ => None,
-    };
-    Ok(jobs(directory)?.into_iter().filter_map(view).collect())
+pub fn views(directory: &Path) -> Result<Views> {
+    let mut views = Views::default();
+    for job in jobs(directory)? {
+        match ask_at(&socket(directory, job), Asked::State) {
+            Ok(Answer::State(view)) => views.rates.push(*view),
+            Ok(Answer::Course(view)) => views.courses.push(view),
+            _ => {}
+        }
+    }
+    Ok(views)
 }
 
 fn jobs(directory: &Path) -> Result<Vec<Handle>> {
@@ -301,6 +355,34 @@ mod tests {
         let second = Door::at(path.clone(), |_| Answer::Refused { reason: "second".into() });
         assert!(format!("{:#}", second.unwrap_err()).contains("cannot listen at"));
         assert_eq!(ask_at(&path, Asked::State).unwrap(), Answer::State(Box::new(view())));
+    }
+
+    // Goal: runs of both kinds are found, and who looks for one at a rate is not told of others.
+    #[test]
+    fn all_runs_are_seen_as_what_they_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let (job, at) = (Handle::new(9), WallTime::from_unix_nanos(5));
+        let course = CourseView {
+            job,
+            application: "solver".parse().unwrap(),
+            nodes: Vec::new(),
+            by_unix_nanos: at,
+            work: None,
+            work_total: NonZeroU64::MIN,
+            cpu_ppm: CpuPpm::from_percent(15),
+            until_unix_nanos: at,
+            expected_end_unix_nanos: None,
+            refusal: None,
+        };
+        assert!(!course.is_late() && !course.is_cut(), "nothing is known yet");
+        let answer = Answer::Course(course.clone());
+        let _followed = Door::open(directory.path(), job, move |_| answer.clone()).unwrap();
+        let _held =
+            Door::open(directory.path(), Handle::new(7), |_| Answer::State(Box::new(view()))).unwrap();
+        let views = views(directory.path()).unwrap();
+        assert_eq!((views.rates, views.courses), (vec![view()], vec![course]));
+        let error = ask(directory.path(), Handle::new(8), Asked::State).unwrap_err();
+        assert!(error.to_string().ends_with("a job that runs at a rate: r7"), "{error}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! * [`steering`]: from progress to schedules; decides, and asks nobody itself;
 //! * [`controller`]: that in a process of its own, which may be killed;
 //! * [`keeper`]: sees to it that there is one, and carries out what it wants;
+//! * [`lines`]: progress as the program's own lines tell it;
 //! * [`inbox`](mod@inbox): what it is told, the most urgent first;
 //! * [`limit`]: how long the run may take at its rate;
 //! * [`counted`]: progress as agents count it by MPI calls, or as a command prints it;
@@ -18,6 +19,7 @@ pub mod inbox;
 pub mod keeper;
 pub mod known;
 pub mod limit;
+pub mod lines;
 pub mod nodes;
 pub mod printed;
 pub mod steering;
@@ -34,6 +36,7 @@ use keeptime_engine::book::Reservation;
 use keeptime_model::application::{Application, ProgressSource};
 use keeptime_model::units::{CpuPpm, Nanos};
 use limit::{Allowed, RunTime};
+use lines::Lines;
 use nodes::GrantedNodes;
 use printed::Printed;
 use std::collections::BTreeMap;
@@ -45,12 +48,7 @@ use steering::{Aimed, Begins, Memory, Nodes, Phase, State, Used, Wanted};
 #[derive(Debug)]
 pub struct Steered {
     inbox: Inbox,
-    /// How lines begin that tell of one unit of work.
-    word: Option<String>,
-    work: u64,
-    /// When that was told last.
-    told: Option<Nanos>,
-    clock: Instant,
+    lines: Lines,
     allowed: Allowed,
     door: Option<Door>,
     /// Tells at its end how the run stood.
@@ -143,24 +141,14 @@ impl Steered {
             clock,
         };
         let thread = std::thread::spawn(move || way.go(&inputs));
-        let (word, door) = (application.progress().map(str::to_owned), Some(door));
-        let thread = Some(thread);
-        Ok(Self { inbox, word, work: 0, told: None, clock, allowed, door, thread })
+        let lines = Lines::new(inbox.clone(), application, clock);
+        let (door, thread) = (Some(door), Some(thread));
+        Ok(Self { inbox, lines, allowed, door, thread })
     }
 
     /// Takes a line of the run's output.
     pub fn line(&mut self, line: &str) {
-        let first = line.split_whitespace().next();
-        if first.is_none() || first != self.word.as_deref() {
-            return;
-        }
-        self.work += 1;
-        let (work, at) = (self.work, Nanos::from(self.clock.elapsed()));
-        // The next one tells the sum: nothing is lost if this one comes too soon.
-        if self.told.is_none_or(|told| at.saturating_sub(told) >= TOLD_EVERY) {
-            self.told = Some(at);
-            self.inbox.progress(work, at);
-        }
+        self.lines.line(line);
     }
 
     /// How long it may take in all.
@@ -381,8 +369,6 @@ const TICK: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often agents are asked what keeps its share: it changes when processes come, or start threads.
 const ASK_EVERY: Duration = Duration::from_secs(5);
-/// Lines are told no more often than this: reports span a second.
-const TOLD_EVERY: Nanos = Nanos::from_millis(100);
 
 #[cfg(test)]
 mod tests {

@@ -13,9 +13,9 @@ use keeptime_engine::book::Reservation;
 use keeptime_linux::cgroup::CPU_PERIOD;
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::name::Name;
-use keeptime_model::reservation::{Ask, Grant, Handle, NodeChoice, Request, Resources};
+use keeptime_model::reservation::{Ask, Grant, Handle, Malleable, NodeChoice, Request, Resources};
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::{CpuPpm, Nanos};
+use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -61,6 +61,11 @@ impl GrantedNodes {
         self.agents.count()
     }
 
+    /// Their names, by rank.
+    pub fn names(&self) -> &[Name] {
+        &self.names
+    }
+
     /// What each counts of the program's MPI calls; nothing if one does not answer.
     pub fn look(&mut self) -> Option<Vec<Look>> {
         let (job, clock) = (self.job.clone(), self.clock);
@@ -104,16 +109,44 @@ impl GrantedNodes {
         Ok(())
     }
 
+    /// What is reserved now.
+    ///
+    /// # Errors
+    /// If the broker does not tell.
+    pub fn reservation(&self) -> Result<Reservation, ClientError> {
+        self.broker.reservation(self.handle)
+    }
+
+    /// Has so much of each node's CPU reserved from now on until then, by when it is to be done at the latest if that was to
+    /// be sooner. What is reserved then.
+    ///
+    /// # Errors
+    /// If that is not granted: it is as it was.
+    pub fn have(&self, cpu: CpuPpm, until: WallTime) -> Result<Reservation, ClientError> {
+        let found = self.reservation()?;
+        let duration_nanos = Some(until.saturating_since(found.from_unix_nanos));
+        let malleable = found
+            .request
+            .malleable
+            .map(|of| Malleable { by_unix_nanos: of.by_unix_nanos.max(until), ..of });
+        let request = self.with(found.request, |resources| resources.cpu_ppm = cpu);
+        self.broker.modify(self.handle, &Request { duration_nanos, malleable, ..request })
+    }
+
     /// What is asked for now, and as `set` has it: others may have changed it meanwhile, as whoever attaches flows does.
     /// (What they change between this question and the change that follows is lost.)
     fn asked(&self, set: impl FnOnce(&mut Resources)) -> Result<Request, ClientError> {
-        let mut request = self.broker.reservation(self.handle)?.request;
+        Ok(self.with(self.reservation()?.request, set))
+    }
+
+    /// The same of what was asked for.
+    fn with(&self, mut request: Request, set: impl FnOnce(&mut Resources)) -> Request {
         if let Ask::Resources(resources) = &mut request.ask {
             // They stay where they are.
             resources.nodes = NodeChoice::Named(self.names.clone());
             set(resources);
         }
-        Ok(request)
+        request
     }
 
     /// Has the resources changed as `set` says.
@@ -202,7 +235,6 @@ mod tests {
     use crate::reach::AgentPlace;
     use keeptime_agent::wire;
     use keeptime_broker::wire::Level;
-    use keeptime_model::units::WallTime;
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::path::Path;

@@ -44,7 +44,7 @@ impl Engine {
                 let caller = caller.clone();
                 self.modify(Change { ticket, caller, handle, request, may_make_way: true })
             }
-            // A controller asks so often that nobody is slowed for that.
+            // A controller asks so often that nobody is made slower for that.
             Call::Correct { handle, request } => self.check_turn(caller, handle).and_then(|()| {
                 let caller = caller.clone();
                 self.modify(Change { ticket, caller, handle, request, may_make_way: false })

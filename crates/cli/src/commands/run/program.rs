@@ -39,6 +39,7 @@ pub(super) fn application(arguments: &RunArguments) -> Result<Application> {
         time: TimeSource::Wall,
         ends_within: None,
         progress: told.or_else(printed),
+        work: None,
         on_loss: OnLoss::default(),
         parameters: Vec::new(),
         constants: BTreeMap::from([(brace, "{".to_owned())]),
