@@ -9,6 +9,7 @@ use crate::rate::door::CourseView;
 use crate::{brokers, times};
 use anyhow::Result;
 use jiff::tz::TimeZone;
+use keeptime_model::units::WallTime;
 
 /// Has the run followed, if it tells how far it is and how much there is: with more of its nodes where it is too slow, and its
 /// user told where that is not to be had.
@@ -100,7 +101,7 @@ const HEADINGS: [&str; 8] =
 mod tests {
     use super::*;
     use keeptime_model::reservation::Handle;
-    use keeptime_model::units::{CpuPpm, WallTime};
+    use keeptime_model::units::CpuPpm;
     use std::num::NonZeroU64;
 
     fn at(seconds: u64) -> WallTime {
@@ -125,7 +126,7 @@ mod tests {
 
     #[test]
     fn users_are_told_when_a_slow_run_will_be_done() {
-        let told = |news| told(news, &TimeZone::UTC);
+        let told = |news: News<'_>| told(news, &TimeZone::UTC);
         let expected = "r7 is slower than was planned: it has 15 % of each node's CPU until \
                         1970-01-01 00:01:30, done at about 1970-01-01 00:01:20, \
                         10 s before its deadline, 1970-01-01 00:01:30";
