@@ -79,8 +79,7 @@ impl Course {
     /// It has had `cpu` of each node since it was looked at last, until `at`.
     pub fn has(&mut self, cpu: CpuPpm, at: Nanos) {
         self.had = self.had_at(at, cpu);
-        let latest = self.looked.map_or(at, |(looked, _)| looked.max(at));
-        self.looked = Some((latest, cpu));
+        self.looked = Some((at, cpu));
     }
 
     /// So many units were done in all when it was `at`. Where they become fewer, it has begun anew.
@@ -157,7 +156,8 @@ impl Course {
         let (first, newest) = (self.marks.front()?, self.newest?);
         let (work, span) = (newest.work - first.work, newest.at.saturating_sub(first.at));
         let is_enough = work >= WORK_LEAST.max(self.total / KNOWN_PART) && span >= SPAN_LEAST;
-        let had = newest.had - first.had;
+        // What it had meanwhile is known a little later than what it has told.
+        let had = newest.had.saturating_sub(first.had);
         (is_enough && had > 0).then(|| had.div_ceil(u128::from(work)))
     }
 
@@ -444,6 +444,30 @@ mod tests {
             prop_assert!(ran.changes <= 12, "{} changes", ran.changes);
             prop_assert!(ran.held.cpu <= most);
             prop_assert_eq!(ran.course.work(), Some(total as u64));
+        }
+
+        // Goal: whatever is told, in whatever order, what is asked for is of use and in time, where it is called so. Method: shares
+        // and counts that go up and down, and counts that are some time old.
+        #[test]
+        fn whatever_is_told_what_is_asked_for_makes_sense(
+            total in prop_oneof![1u64..50, Just(u64::MAX)],
+            by in 0u64..400,
+            happened in prop::collection::vec((0u32..=60, 0u64..20, 0u64..60, 0u64..30), 1..60),
+        ) {
+            let (mut course, mut second) = (course(total, by, 40), 20);
+            for (share, step, work, age) in happened {
+                second += step;
+                course.has(percent(share), seconds(second));
+                course.told(work, seconds(second - age.min(20)));
+                let held = held(share, 200);
+                let Some(told) = course.outlook(at(second), seconds(second), &held) else { continue };
+                prop_assert!(told.ends >= at(second));
+                let shares = told.asks.iter().all(|ask| ask.cpu > percent(0) && ask.cpu <= percent(40));
+                prop_assert!(shares, "{:?}", told.asks);
+                prop_assert!(told.asks.iter().all(|ask| ask.until > at(second)), "{:?}", told.asks);
+                let late = told.asks.iter().any(|ask| ask.until > at(by));
+                prop_assert!(!late || told.ends > at(by), "{told:?}");
+            }
         }
 
         // Goal: noise alone changes nothing.
