@@ -84,8 +84,15 @@ mod tests {
 
     #[test]
     fn hosts_are_names_or_addresses() {
-        for good in ["broker.example:7411", "10.0.0.1:1", "[fd00::1]:65535", "localhost:80"] {
-            assert_eq!(good.parse::<Endpoint>().unwrap().to_string(), good);
+        for (good, host, port) in [
+            ("broker.example:7411", "broker.example", 7411),
+            ("10.0.0.1:1", "10.0.0.1", 1),
+            ("[fd00::1]:65535", "fd00::1", 65_535),
+            ("localhost:80", "localhost", 80),
+        ] {
+            let endpoint: Endpoint = good.parse().unwrap();
+            assert_eq!((endpoint.host(), endpoint.port()), (host, port));
+            assert_eq!(String::from(endpoint), good);
         }
         for bad in ["", "broker", ":1", "a:0", "a:65536", "fd00::1:7411", "[fd00::1:7", "a b:1"] {
             let error = bad.parse::<Endpoint>().unwrap_err().to_string();

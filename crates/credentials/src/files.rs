@@ -160,11 +160,15 @@ fn check_secret(path: &Path, metadata: &fs::Metadata) -> Result<(), FileError> {
         return Err(FileError::Exposed { path: path.into(), mode });
     }
     let own = nix::unistd::geteuid().as_raw();
-    // Root reads what is anybody's: it is asked to by name.
-    if owner != own && owner != 0 && own != 0 {
+    if !may_use(own, owner) {
         return Err(FileError::Foreign { path: path.into(), owner, expected: own });
     }
     Ok(())
+}
+
+/// Whether a secret of `owner` is one for the user `own`. Root reads what is anybody's: it is asked to by name.
+fn may_use(own: u32, owner: u32) -> bool {
+    own == owner || own == 0 || owner == 0
 }
 
 /// What tells whether files changed: which they are, how long, and when they were written.
@@ -207,6 +211,15 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_is_ones_own_or_roots() {
+        let (root, ada, eve) = (0, 7, 8);
+        for (own, owner) in [(ada, ada), (ada, root), (root, ada), (root, root)] {
+            assert!(may_use(own, owner), "{own} uses what is {owner}'s");
+        }
+        assert!(!may_use(ada, eve) && !may_use(eve, ada));
+    }
+
+    #[test]
     fn a_file_is_replaced_whole_and_nothing_is_left_beside_it() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("key.pem");
@@ -242,6 +255,8 @@ mod tests {
         let path = directory.path().join("long");
         let error = read(&path, Secrecy::Public).unwrap_err();
         assert!(error.to_string().contains("cannot read"), "{error}");
+        fs::write(&path, vec![b'x'; FILE_BYTES_MAX as usize]).unwrap();
+        assert_eq!(read(&path, Secrecy::Public).unwrap().len() as u64, FILE_BYTES_MAX);
         fs::write(&path, vec![b'x'; FILE_BYTES_MAX as usize + 1]).unwrap();
         assert!(matches!(read(&path, Secrecy::Public), Err(FileError::TooLong { .. })));
     }

@@ -308,8 +308,35 @@ mod tests {
         let (tokens, ada, eve) = two();
         let mixed = format!("keeptime_{}_{}", ada.id(), eve.expose().rsplit('_').next().unwrap());
         assert_eq!(tokens.check(&mixed, at(5)), Err(TokenProblem::Unknown));
-        for bad in ["", "keeptime_", "secret", &ada.expose()[1..], &ada.expose().to_uppercase()] {
+        let ada = ada.expose();
+        // One digit less, one more, and one that is none.
+        let (short, long) = (&ada[..ada.len() - 1], format!("{ada}0"));
+        let (no_digit, no_name) = (format!("{short}g"), ada.replacen("_01", "_0g", 1));
+        let bad = ["", "keeptime_", "secret", &ada[1..], &ada.to_uppercase(), short, &long];
+        for bad in bad.into_iter().chain([no_digit.as_str(), &no_name]) {
             assert_eq!(tokens.check(bad, at(5)), Err(TokenProblem::Malformed), "{bad}");
+        }
+    }
+
+    #[test]
+    fn as_many_as_a_file_may_have_are_added_and_read_back() {
+        let mut tokens = Tokens::default();
+        let mut add = |number: usize| {
+            let mut random = [0; RANDOM_BYTES];
+            random[..4].copy_from_slice(&(number as u32).to_be_bytes());
+            tokens.add("ada".parse().unwrap(), None, &random)
+        };
+        (0..TOKENS_MAX).for_each(|number| drop(add(number).unwrap()));
+        let refused = add(TOKENS_MAX).unwrap_err().to_string();
+        assert!(refused.contains("10001"), "{refused}");
+        let file = tokens.to_toml();
+        assert_eq!(Tokens::from_toml(&file), Ok(tokens));
+        for more in [1, 2] {
+            let line =
+                |id| format!("[[tokens]]\nid = \"{id:08x}\"\nuser = \"ada\"\nblake3 = \"\"\n");
+            let lines: String = (TOKENS_MAX..TOKENS_MAX + more).map(line).collect();
+            let error = Tokens::from_toml(&(file.clone() + &lines)).unwrap_err().to_string();
+            assert!(error.contains("at most 10000"), "{error}");
         }
     }
 

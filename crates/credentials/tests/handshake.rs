@@ -6,7 +6,9 @@ use keeptime_credentials::authority::{Authority, Issued};
 use keeptime_credentials::certificate::NoIdentity;
 use keeptime_credentials::dates::now;
 use keeptime_credentials::identity::Identity;
-use keeptime_credentials::tls::{AGENT, Client, Clients, HTTP, OwnFiles, Server, ServerFiles};
+use keeptime_credentials::tls::{
+    AGENT, Client, Clients, HTTP, OwnFiles, Server, ServerFiles, TlsError,
+};
 use keeptime_credentials::untrusted::Untrusted;
 use keeptime_model::units::{Nanos, WallTime};
 use rustls::pki_types::ServerName;
@@ -56,10 +58,14 @@ impl Site {
     }
 
     fn server(&self, clients: Clients, revoked: Option<&Path>) -> Server {
+        self.try_server(clients, revoked).unwrap()
+    }
+
+    fn try_server(&self, clients: Clients, revoked: Option<&Path>) -> Result<Server, TlsError> {
         let (own, ca) = (self.files("broker"), self.ca());
         let (certificate, key) = (own.certificate.as_path(), own.key.as_path());
         let files = ServerFiles { certificate, key, client_ca: Some(&ca), revoked };
-        Server::read(files, clients, HTTP).unwrap()
+        Server::read(files, clients, HTTP)
     }
 
     fn client(&self, files: Option<&OwnFiles>) -> Client {
@@ -208,6 +214,23 @@ fn a_revoked_certificate_is_refused_and_others_are_not() {
     let server = revoke(&[]);
     assert_eq!(shake(&again, &server, "10.0.0.1"), (None, false), "another one of the same user");
     assert!(shake(&client, &server, "10.0.0.1").1, "a new list keeps what the former had");
+}
+
+#[test]
+fn a_list_that_cannot_be_used_is_named() {
+    // Nobody is let in beside a list that says nothing, and nobody looks for the fault elsewhere.
+    let site = Site::new();
+    let list = site.directory.path().join("revoked.pem");
+    let damaged = "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n";
+    for (text, expected) in [
+        ("", "has no list of revoked certificates"),
+        (damaged, "cannot be used"),
+        (&damaged.replace("AAAA", "A"), "cannot be used"),
+    ] {
+        fs::write(&list, text).unwrap();
+        let error = site.try_server(Clients::Any, Some(&list)).unwrap_err().to_string();
+        assert!(error.contains("/revoked.pem ") && error.contains(expected), "{error}");
+    }
 }
 
 #[test]
