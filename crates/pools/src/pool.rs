@@ -345,6 +345,18 @@ mod tests {
     }
 
     #[test]
+    fn what_was_handed_on_once_is_handed_on_again() {
+        // The blog gets the small one, which the shop had, and then the last of the three kinds for the wiki.
+        let sites = vec![
+            site("shop", 1, &[1_000, 1_000, 0]),
+            site("blog", 1, &[1_000, 0, 1_000]),
+            site("wiki", 1, &[1_000, 0, 0]),
+        ];
+        let kinds = ["small", "large", "huge"].map(|kind| kind.parse().unwrap()).to_vec();
+        assert!(Pool::new(kinds, [0, 1, 2].map(KindIndex).to_vec(), sites).is_ok());
+    }
+
+    #[test]
     fn a_node_that_a_site_cannot_use_for_a_while_is_worth_to_others_what_it_was() {
         let sites = vec![site("shop", 1, &[1_000, 500]), site("blog", 1, &[1_000, 1_000])];
         let pool = pool(&[0, 1, 1, 0], sites).unwrap();

@@ -5,16 +5,19 @@
 mod common;
 
 use common::{finish, pool, site};
+use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, Share};
 use keeptime_pools::holdings::Place;
 use keeptime_pools::load::{Loads, SiteLoad};
 use keeptime_pools::policy::PolicyKind;
 use keeptime_pools::pool::{Guarantee, SiteIndex};
-use keeptime_pools::pools::Pools;
+use keeptime_pools::pools::{Event, Pools};
 
 const A: SiteIndex = SiteIndex(0);
 const B: SiteIndex = SiteIndex(1);
 const TURN: Nanos = Nanos::from_millis(100);
+const OF_THE_PAPER: [PolicyKind; 3] =
+    [PolicyKind::Reconf, PolicyKind::ReconfP, PolicyKind::ReconfPq];
 
 /// Eight nodes, four each; A has the higher priority; both are promised 2 and 6 nodes.
 fn start(kind: PolicyKind) -> Pools {
@@ -87,7 +90,7 @@ fn ours_ends_where_guarantees_do_in_one_decision() {
 
 #[test]
 fn the_papers_schemes_move_one_node_at_a_time() {
-    for kind in [PolicyKind::Reconf, PolicyKind::ReconfP, PolicyKind::ReconfPq] {
+    for kind in OF_THE_PAPER {
         let mut pools = start(kind);
         let mut before = 4;
         for turn in 0..20 {
@@ -95,5 +98,69 @@ fn the_papers_schemes_move_one_node_at_a_time() {
             assert!(b <= before + 1, "{kind}");
             before = b;
         }
+    }
+}
+
+/// What moves if nodes have been so busy twice, in percent.
+fn moved(pools: &mut Pools, from: u64, busy: &[u32]) -> Vec<(u32, Option<SiteIndex>)> {
+    let mut loads = Loads::silent(pools.pool().sites().len(), busy.len(), TURN);
+    loads.nodes = busy.iter().map(|percent| Share::from_percent(*percent)).collect();
+    let moves = (from..from + 2).flat_map(|turn| {
+        let now = Nanos::new(TURN.get() * turn);
+        let moves = pools.decide(now, &loads);
+        moves.into_iter().map(|moved| (moved.node.0, moved.from)).collect::<Vec<_>>()
+    });
+    moves.collect()
+}
+
+#[test]
+fn a_loaded_site_grows_to_its_most_or_to_its_soft_guarantee_with_what_is_on_its_way() {
+    let guarantee = Guarantee { hard: 1, soft: 2, max: 3 };
+    for (kind, expected) in OF_THE_PAPER.into_iter().zip([2, 2, 1]) {
+        let mut places = vec![Place::Serving(A)];
+        places.extend([Place::Spare; 5]);
+        let pool = pool(&[6], vec![site(0, guarantee, 1, &[1_000])]);
+        let mut pools = Pools::new(pool, places, kind.policy());
+        // Nothing arrives meanwhile.
+        let moves = (0..10).map(|turn| moved(&mut pools, 2 * turn, &[100; 6]).len());
+        assert_eq!(moves.sum::<usize>(), expected, "{kind}");
+    }
+}
+
+#[test]
+fn spares_go_before_lightly_loaded_nodes_and_those_before_the_lowest_priority() {
+    const C: SiteIndex = SiteIndex(2);
+    let guarantee = Guarantee { hard: 1, soft: 6, max: 7 };
+    // Nodes 1 and 2 are of the lowest priority, 3 and 4 of the one between, and 5 may be a spare.
+    let taken = |kind: PolicyKind, busy: [u32; 6], last| {
+        let sites = [3, 1, 2].into_iter().enumerate();
+        let sites = sites.map(|(at, priority)| site(at, guarantee, priority, &[1_000]));
+        let mut places = [A, B, B, C, C].map(Place::Serving).to_vec();
+        places.push(last);
+        let mut pools = Pools::new(pool(&[6], sites.collect()), places, kind.policy());
+        moved(&mut pools, 0, &busy)
+    };
+    for kind in OF_THE_PAPER {
+        let taken = |busy, last| taken(kind, busy, last);
+        assert_eq!(taken([100, 9, 9, 9, 9, 90], Place::Spare), [(5, None)], "{kind}");
+        assert_eq!(taken([100, 90, 95, 30, 20, 0], Place::Down), [(4, Some(C))], "{kind}");
+        let of_the_lowest = taken([100, 95, 90, 40, 50, 0], Place::Down);
+        let expected: &[_] = if kind == PolicyKind::Reconf { &[] } else { &[(2, Some(B))] };
+        assert_eq!(of_the_lowest, expected, "{kind}");
+    }
+}
+
+#[test]
+fn a_node_that_moved_is_left_alone_for_a_while() {
+    let guarantee = Guarantee { hard: 1, soft: 2, max: 2 };
+    for kind in OF_THE_PAPER {
+        let sites = vec![site(0, guarantee, 1, &[1_000]), site(1, guarantee, 1, &[1_000])];
+        let places = [A, B, A].map(Place::Serving).to_vec();
+        let mut pools = Pools::new(pool(&[3], sites), places, kind.policy());
+        assert_eq!(moved(&mut pools, 0, &[5, 100, 5]), [(0, Some(A))], "{kind}");
+        pools.happened(TURN, Event::Arrived(NodeIndex(0)));
+        // Found loaded for the second time after 400 ms, and after 500.
+        assert_eq!(moved(&mut pools, 4, &[5, 50, 100]), [], "{kind}");
+        assert_eq!(moved(&mut pools, 6, &[5, 50, 100]), [(0, Some(B))], "{kind}");
     }
 }

@@ -10,11 +10,12 @@ use keeptime_model::units::{Nanos, Share};
 use keeptime_pools::holdings::Place;
 use keeptime_pools::keeptime::allocation::Need;
 use keeptime_pools::load::{Loads, SiteLoad};
-use keeptime_pools::plan::Reason;
-use keeptime_pools::policy::PolicyKind;
+use keeptime_pools::plan::{Plan, Reason, Step};
+use keeptime_pools::policy::{Policy, PolicyKind, View};
 use keeptime_pools::pool::{Guarantee, Pool, SiteIndex};
 use keeptime_pools::pools::{Event, Pools};
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const TURN: Nanos = Nanos::from_millis(100);
 
@@ -124,6 +125,7 @@ fn what_was_not_needed_for_long_is_given_back() {
     assert!(ended.len() >= 4, "{given:?}");
     let is_late = |turn: u64| turn > 4_210 + 5_000;
     assert!(ended.iter().all(|(turn, .., reason)| is_late(*turn) && *reason == Reason::LowLoad));
+    assert!(ended.windows(2).all(|pair| pair[0].0 < pair[1].0), "one by one: {given:?}");
     assert_eq!(serving(&pools), [2], "never below the soft guarantee: {given:?}");
 }
 
@@ -232,6 +234,58 @@ fn a_node_that_others_keep_busy_is_taken_last() {
             finish(&mut pools, at(turn), moves);
         }
     }
+}
+
+/// A node has the files of the site that it served before in memory.
+#[test]
+fn of_nodes_that_are_alike_the_one_that_was_there_before_comes_back() {
+    let guarantee = Guarantee { hard: 1, soft: 3, max: 3 };
+    let sites = (0..2).map(|at| site(at, guarantee, 1, &[1_000])).collect();
+    let places = [1, 0, 0].map(|site| Place::Serving(SiteIndex(site))).to_vec();
+    let needs = [[1, 2], [2, 1]].map(|needs| needs.map(need).to_vec()).to_vec();
+    let mut pools = Pools::new(pool(&[3], sites), places, Box::new(Fixed::changing(needs)));
+    let loads = busy(pools.pool());
+    for turn in 0..2 {
+        let moves = pools.decide(at(turn), &loads);
+        assert_eq!(moves.iter().map(|moved| moved.node).collect::<Vec<_>>(), [NodeIndex(1)]);
+        finish(&mut pools, at(turn), moves);
+    }
+    assert_eq!(serving(&pools), [2, 1]);
+}
+
+/// A policy with a mistake.
+#[derive(Debug)]
+struct Mistaken(Vec<Step>);
+
+impl Policy for Mistaken {
+    fn name(&self) -> &'static str {
+        "mistaken"
+    }
+
+    fn plans(&mut self, _: &View<'_>) -> Vec<Plan> {
+        let plan = |step: &Step| Plan::direct(SiteIndex(0), Reason::LowLoad, *step);
+        self.0.iter().map(plan).collect()
+    }
+}
+
+#[test]
+fn a_plan_takes_nodes_from_where_they_are_elsewhere_and_once() {
+    let [shop, blog] = [0, 1].map(|site| Some(SiteIndex(site)));
+    let step = |node, from, to| Step { node: NodeIndex(node), from, to };
+    let decided = |steps: &[Step]| {
+        let guarantee = Guarantee { hard: 1, soft: 1, max: 3 };
+        let sites = vec![site(0, guarantee, 1, &[1_000]), site(1, guarantee, 1, &[1_000])];
+        let places = vec![Place::Serving(SiteIndex(0)), Place::Serving(SiteIndex(1)), Place::Spare];
+        let pool = pool(&[3], sites);
+        let mut pools = Pools::new(pool.clone(), places, Box::new(Mistaken(steps.to_vec())));
+        catch_unwind(AssertUnwindSafe(|| pools.decide(at(0), &busy(&pool)).len())).ok()
+    };
+    assert_eq!(decided(&[step(0, shop, blog), step(2, None, shop)]), Some(2));
+    assert_eq!(decided(&[step(0, blog, shop)]), None, "it is not there");
+    assert_eq!(decided(&[step(0, None, shop)]), None, "it is no spare");
+    assert_eq!(decided(&[step(0, shop, shop)]), None, "it is there");
+    assert_eq!(decided(&[step(2, None, shop), step(2, None, blog)]), None, "it is taken");
+    assert_eq!(decided(&[step(0, shop, blog), step(0, shop, None)]), None, "it leaves");
 }
 
 /// Jobs have a part of nodes, so that one site could not have there what it asks for, and others can: a spare, and nodes
@@ -347,6 +401,9 @@ fn a_node_that_the_site_cannot_use_comes_by_way_of_one_that_can() {
     assert_eq!(moves.len(), 1, "the second step waits for the first");
     assert_eq!((moves[0].from, moves[0].to), (Some(SiteIndex(2)), Some(SiteIndex(1))));
     assert_eq!(pools.decide(at(1), &busy(&pool)), [], "both nodes are reserved to the plan");
+    let expected: Vec<_> =
+        pools.holdings().counts(3).iter().map(|count| count.expected()).collect();
+    assert_eq!(expected, [2, 2, 1], "what is on its way counts where it goes to");
     let next = pools.happened(at(2), Event::Arrived(moves[0].node)).unwrap();
     assert_eq!((next.node, next.to), (NodeIndex(3), Some(SiteIndex(0))));
     assert_eq!(next.plan, moves[0].plan);

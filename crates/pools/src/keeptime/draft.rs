@@ -339,3 +339,6 @@ fn serving(place: Place) -> Option<SiteIndex> {
         Place::Spare | Place::Leaving(_) | Place::Down => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

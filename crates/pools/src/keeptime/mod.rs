@@ -199,6 +199,9 @@ fn thousandths(nodes: f64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::holdings::Holdings;
+    use crate::load::Loads;
+    use crate::pool::{Guarantee, KindIndex, Pool, Site, SiteIndex};
 
     #[test]
     fn before_anything_is_answered_what_works_is_needed_however_much_has_come() {
@@ -210,5 +213,34 @@ mod tests {
         assert_eq!(need(idle), 0);
         assert_eq!(need(SiteLoad { in_flight: 1, ..idle }), 3_000);
         assert_eq!(need(SiteLoad { arrived: u64::MAX, queued: u64::MAX, ..idle }), 3_000);
+    }
+
+    #[test]
+    fn what_waits_is_to_be_answered_within_the_time_for_a_backlog() {
+        let (work, interval) = (Work { capacity: 3_000, busy: 0.1 }, Nanos::from_millis(100));
+        let urgent = |queued| {
+            // 100 requests a second of 10 ms each: one node's worth.
+            let load = SiteLoad { arrived: 10, completed: 10, queued, in_flight: 0 };
+            Seen::default().heard(&load, work, interval, &Settings::default()).urgent
+        };
+        assert_eq!(urgent(0), 1_000);
+        assert_eq!(urgent(50), 3_000, "half a second's work within a quarter");
+    }
+
+    #[test]
+    fn a_node_works_as_much_as_it_is_worth_and_serves_until_it_leaves() {
+        let weights = [1_000, 500].map(|weight| Weight::try_from(weight).unwrap()).to_vec();
+        let guarantee = Guarantee { hard: 1, soft: 1, max: 4 };
+        let site = Site { name: "shop".parse().unwrap(), guarantee, priority: 1, weights };
+        let kinds = ["large", "small"].map(|kind| kind.parse().unwrap()).to_vec();
+        let nodes = [0, 1, 1, 1].map(KindIndex).to_vec();
+        let pool = Pool::new(kinds, nodes, vec![site]).unwrap();
+        let (serving, leaving) = (Place::Serving(SiteIndex(0)), Place::Leaving(SiteIndex(0)));
+        let holdings = Holdings::new(vec![serving, serving, leaving, Place::Spare]);
+        // Who says nothing is busy.
+        let loads = Loads::silent(1, 4, Nanos::from_secs(2));
+        let view = View { now: Nanos::default(), pool: &pool, holdings: &holdings, loads: &loads };
+        let work = works(&view)[0];
+        assert_eq!((work.capacity, work.busy), (1_500, 4.0));
     }
 }

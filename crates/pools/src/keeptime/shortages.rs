@@ -51,5 +51,7 @@ mod tests {
         assert!(see(1_100, 1));
         assert!(!see(1_200, 0));
         assert!(!see(1_300, 999), "it was not short in between");
+        // In a draft that has found it a node meanwhile.
+        assert!(!is_urgent(millis(1_300), 0, Some(millis(100))), "it is short of nothing");
     }
 }
