@@ -116,7 +116,7 @@ impl Kernel {
                 return refuse("is the agent or the first of this node".into());
             }
             let Some(users) = process::users(pid).map_err(failed)? else { continue };
-            if let Some(own) = user.filter(|own| users.iter().any(|user| user != own)) {
+            if let Some(own) = user.filter(|own| !acts_for(*own, users)) {
                 return refuse(format!("is not user {own}'s"));
             }
             let group = Group::path_with(pid).map_err(failed)?.filter(|_| user.is_some());
@@ -238,6 +238,11 @@ fn none_there(numbers: &[u32]) -> Option<String> {
     }
 }
 
+/// Whether a process on the account of these `users` is that of `own` alone: one that can become somebody else is theirs, too.
+fn acts_for(own: u32, users: [u32; 4]) -> bool {
+    users == [own; 4]
+}
+
 /// Takes processes in, and notes those that were not there before.
 fn borrow_each(
     group: &Group,
@@ -304,6 +309,17 @@ mod tests {
         assert_eq!(none_there(&[7]).as_deref(), Some("process 7 is not there"));
         let several = Some("none of the processes 7, 9 is there");
         assert_eq!(none_there(&[7, 9]).as_deref(), several);
+    }
+
+    #[test]
+    fn a_process_that_is_or_can_become_somebody_else_is_not_ones_own() {
+        let (ada, root) = (7, 0);
+        assert!(acts_for(ada, [ada; 4]) && !acts_for(ada, [root; 4]));
+        for at in 0..4 {
+            let mut users = [ada; 4];
+            users[at] = root;
+            assert!(!acts_for(ada, users) && !acts_for(root, users), "{users:?}");
+        }
     }
 
     #[test]
