@@ -281,6 +281,7 @@ fn count(point: &Point) -> u32 {
 mod tests {
     use super::*;
     use crate::testing::Lcg;
+    use keeptime_model::units::Share;
 
     const GRID: [u64; 8] = [4, 6, 9, 13, 18, 25, 35, 50];
 
@@ -381,5 +382,122 @@ mod tests {
         assert!(room(&line, 12) < 1e-6);
         // As low as 0.5 + 4 / 12, where the line between its neighbours is at 0.888.
         assert!((room(&bent, 12) - 0.0625).abs() < 1e-3, "{}", room(&bent, 12));
+    }
+
+    #[test]
+    fn beside_the_first_and_the_last_interval_the_origin_and_the_level_bound_the_room() {
+        let at = |mbit: u64, seconds: f64| Point {
+            bandwidth_bits_per_second: BitsPerSecond::from_mbit(mbit),
+            samples_nanos: vec![Nanos::from_secs_f64(seconds).unwrap(); 2],
+        };
+        let points = [at(4, 1.9), at(8, 1.0), at(16, 0.75), at(48, 0.65)];
+        let room = |method, mbit| Fit::new(method, &points).room_at(BitsPerSecond::from_mbit(mbit));
+        // Between 4 and 8 Mbit/s times are above those of the line through the next two, and of the one to the origin.
+        let expected = [
+            (Method::Interpolation, 3, 0.0),
+            (Method::Interpolation, 4, 0.0),
+            (Method::Interpolation, 6, 0.6),
+            (Method::Interpolation, 5, 0.54),
+            (Method::Interpolation, 49, 0.0),
+        ];
+        for (method, mbit, expected) in expected {
+            let room = room(method, mbit);
+            assert!((room - expected).abs() < 1e-9, "{method:?} {mbit}: {room}");
+        }
+        // The model's own times are the ends of its lines: here those that were measured.
+        let model =
+            Fit { model: Some(Phases::fit(&points)), ..Fit::new(Method::Interpolation, &points) };
+        let expected = [
+            (3, 0.0),
+            (4, 0.0),
+            // 1.3 on the line; 1.9 * 4 / 6 through the origin, and 1 + 4 / 24 through the next two.
+            (6, 1.3 - 1.9 * 4.0 / 6.0),
+            // 1 - 3.2 / 48 on the line, with 4 Mbit/s and 8 in front and 16 and 48 behind.
+            (12, (0.75 + 4.0 / 48.0) - (0.75 + 2.4 / 48.0)),
+            (24, (0.65 + 2.4 / 48.0) - (0.75 - 4.0 / 48.0)),
+            // No faster than at 48 Mbit/s.
+            (40, 2.4 * (1.0 / 40.0 - 1.0 / 48.0)),
+            (49, 0.0),
+        ];
+        for (mbit, expected) in expected {
+            let room = model.room_at(BitsPerSecond::from_mbit(mbit));
+            assert!((room - expected).abs() < 1e-9, "{mbit}: {room} {expected}");
+        }
+    }
+
+    // Method: of a mean the jackknife tells the standard error that textbooks do.
+    #[test]
+    fn of_a_mean_the_jackknife_tells_two_standard_errors() {
+        let times = [2.0, 2.5, 3.0, 3.25, 4.0, 5.25];
+        let (count, sum) = (times.len() as f64, times.iter().sum::<f64>());
+        let mean = sum / count;
+        let without = times.iter().map(|time| Some((sum - time) / (count - 1.0)));
+        let squares = times.iter().map(|time| (time - mean).powi(2)).sum::<f64>();
+        let error = (squares / (count - 1.0) / count).sqrt();
+        assert!((jackknife(mean, without) - 2.0 * error / mean).abs() < 1e-12);
+        assert!(jackknife(1.0, [Some(1.0)].into_iter()).is_infinite());
+        assert!(jackknife(1.0, [Some(1.0), None].into_iter()).is_infinite());
+        assert!(jackknife(1.0, [Some(1.0), Some(1.0)].into_iter()) < 1e-12);
+    }
+
+    // Goal: a model is rejected just where medians are farther from it than the F test allows. Method: three runs at each
+    // bandwidth, the median and one of 10 % on either side; medians that are off by so many times as much.
+    #[test]
+    fn medians_may_be_as_far_off_as_the_test_allows() {
+        let lacks = |medians: usize, terms, off: f64| {
+            let run = |factor| Nanos::from_secs_f64(2.0 * factor).unwrap();
+            let point = Point {
+                bandwidth_bits_per_second: BitsPerSecond::from_mbit(1),
+                samples_nanos: [0.9, 1.0, 1.1].map(run).to_vec(),
+            };
+            lacks_fit(vec![(&point, 2.0 * (1.0 + 0.1 * off)); medians], terms)
+        };
+        // Three runs weigh on each median, and two of them tell the variance.
+        let cases = [
+            (2, 1, 4, 16.0),
+            (3, 1, 6, 9.15),
+            (5, 1, 10, 5.99),
+            (10, 4, 20, 5.99),
+            (3, 5, 6, 9.15),
+        ];
+        for (medians, terms, repeats, ratio) in cases {
+            let free = medians.max(terms + 1) - terms;
+            assert_eq!(repeats, 2 * medians);
+            let bound = (ratio * free as f64 / (3 * medians) as f64).sqrt();
+            assert!(!lacks(medians, terms, 0.999 * bound), "{medians} {terms}");
+            assert!(lacks(medians, terms, 1.001 * bound), "{medians} {terms}");
+            assert!(lacks(medians, terms, -1.001 * bound), "{medians} {terms}");
+        }
+    }
+
+    // Goal: a run is compared with what others say, where they say anything. Method: two runs, one, and two.
+    #[test]
+    fn runs_are_as_far_off_as_they_are_from_the_others() {
+        let at = |mbit: u64, times: &[f64]| Point {
+            bandwidth_bits_per_second: BitsPerSecond::from_mbit(mbit),
+            samples_nanos: times.iter().map(|t| Nanos::from_secs_f64(*t).unwrap()).collect(),
+        };
+        let points = [at(4, &[1.0, 1.2]), at(8, &[0.7]), at(16, &[0.5, 0.5])];
+        let medians = Prediction::by(Method::Interpolation, &points).deviations();
+        assert_eq!(medians.count(), 4, "between medians nothing is expected of a run");
+        let all = medians.interval(Share::ONE);
+        assert_eq!((all.least_ppm, all.greatest_ppm), (-166_666, 200_000));
+        assert_eq!(Prediction::by(Method::Model, &points).deviations().count(), 5);
+        let alone = [at(4, &[1.0]), at(8, &[0.7])];
+        let none = Prediction::by(Method::Model, &alone).deviations();
+        assert_eq!(none.count(), 0, "from one run a model is as that was");
+    }
+
+    #[test]
+    fn a_run_is_left_out_in_one_turn_and_all_others_stay() {
+        let points = Program { step: 0.0, noise: 0.1 }.points(1, 6);
+        let all: Vec<_> = points.iter().flat_map(|p| p.samples_nanos.clone()).collect();
+        let (asked, rest) = split(&points, |run| run % TURNS_MAX == 3);
+        let asked: Vec<_> = asked.into_iter().map(|(_, time)| time).collect();
+        assert_eq!(asked, [all[3], all[43]], "48 runs: some turns have two");
+        assert_eq!(rest.iter().map(|point| point.samples_nanos.len()).sum::<usize>(), 46);
+        let (asked, rest) = split(&points[..1], |_| true);
+        assert_eq!((asked.len(), rest.len()), (6, 0));
+        assert_eq!(Prediction::new(&points).turns.len(), TURNS_MAX);
     }
 }

@@ -256,6 +256,20 @@ mod tests {
         assert_eq!(inside(0, 90), "0 %");
     }
 
+    // A time is told in whole microseconds, rounded up: one nanosecond more may promise one more.
+    #[test]
+    fn the_least_median_for_a_bound_is_one_that_is_rounded_up_to_it() {
+        for (excess_ppm, bound, least) in
+            [(0, 5_000, 4_001), (0, 5_001, 5_001), (250_000, 5_001, 4_001), (250_000, 5_000, 3_201)]
+        {
+            let promise = Promise { excess_ppm, deviations: 1 };
+            let bounds = promise.median_bounds(Some(Nanos::new(bound)), None);
+            assert_eq!(bounds.least, Nanos::new(least), "{excess_ppm} {bound}");
+            assert!(promise.time(bounds.least) >= Nanos::new(bound));
+            assert!(promise.time(Nanos::new(least - 1)) < Nanos::new(bound));
+        }
+    }
+
     proptest! {
         #[test]
         fn what_is_supported_is_what_the_deviations_are_enough_for(

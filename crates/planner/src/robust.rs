@@ -110,4 +110,20 @@ mod tests {
         assert!((constant / 0.2 - 1.0).abs() < 0.01, "{constant}");
         assert!((slope / 30.0 - 1.0).abs() < 0.01, "{slope}");
     }
+
+    #[test]
+    fn runs_are_as_far_off_as_they_are_parts_of_what_the_point_takes() {
+        let seconds = |seconds: f64| Nanos::from_secs_f64(seconds).unwrap();
+        let point = |times: [f64; 3]| Point {
+            bandwidth_bits_per_second: BitsPerSecond::from_mbit(1),
+            samples_nanos: times.map(seconds).to_vec(),
+        };
+        for scale in [0.001, 1.0, 100.0] {
+            let offs =
+                Row::new(&point([2.0, 3.0, 6.0].map(|t| t * scale)), vec![scale]).offs(&[4.0]);
+            let expected = [2.0 / 3.0, 1.0 / 3.0, 2.0 / 3.0];
+            let is_near = |(off, expected): (&f64, f64)| (off - expected).abs() < 1e-6;
+            assert!(offs.iter().zip(expected).all(is_near), "{scale}: {offs:?}");
+        }
+    }
 }

@@ -352,9 +352,11 @@ mod tests {
     #[test]
     fn what_was_not_measured_between_follows_and_nothing_beyond() {
         type Law = fn(f64) -> f64;
-        let laws: [(Pattern, Law); 4] = [
+        let laws: [(Pattern, Law); 6] = [
+            (Pattern::Ring, |_| 4.0),
             (Pattern::Ring, |nodes| 4.0 / nodes),
             (Pattern::Hypercube, |nodes| 4.0 * nodes.log2()),
+            (Pattern::Hypercube, |nodes| 4.0 * nodes.log2() / nodes),
             (Pattern::Hypercube, |nodes| 4.0 - 4.0 / nodes),
             (Pattern::AllToAll, |nodes| 4.0 / (nodes * nodes)),
         ];
@@ -387,6 +389,9 @@ mod tests {
         assert_eq!(cached, Some(NoModel::Rejected));
         let slow = refused(|nodes| if nodes == 4 { 1.7 } else { 1.0 }, &all);
         assert_eq!(slow, Some(NoModel::Rejected));
+        // No number of nodes is far off, and all that were measured are by more than chance.
+        let uneven = refused(|nodes| if nodes == 4 { 1.2 } else { 1.0 }, &all);
+        assert_eq!(uneven, Some(NoModel::Rejected));
     }
 
     // Goal: a number of nodes that the others do not foresee is noticed without any repetition that would say what is
@@ -401,6 +406,39 @@ mod tests {
         }
         assert!(is_foreseen(|_| 1.0));
         assert!(!is_foreseen(|nodes| if nodes == 4 { 2.0 } else { 1.0 }));
+    }
+
+    // Goal: all runs tell how far others are from them, each in one turn; of numbers of nodes, those between others.
+    #[test]
+    fn every_run_is_left_out_once_and_every_number_of_nodes_between_others() {
+        let program = Scaled { noise: 0.02, ..Scaled::EXACT };
+        let measured = curves(&program, &[1, 2, 4, 8], 3, &mut Lcg(1));
+        let measured: Vec<_> = measured.iter().collect();
+        let all = runs(&measured);
+        let of = |runs: &Runs| runs.points.iter().flat_map(|p| p.samples_nanos.clone()).collect();
+        let times: Vec<Nanos> = all.iter().flat_map(|runs| -> Vec<_> { of(runs) }).collect();
+        for turn in 0..TURNS_MAX {
+            let (left_out, rest) = split_all(&all, turn);
+            let left_out: Vec<_> = left_out.iter().map(|run| run.time).collect();
+            let asked: Vec<_> = times.iter().skip(turn).step_by(TURNS_MAX).copied().collect();
+            assert_eq!(left_out, asked, "{turn}");
+            let kept = rest.iter().map(Runs::count).sum::<usize>();
+            assert_eq!(kept + asked.len(), times.len());
+        }
+        let grid = Scaled::GRID.len();
+        assert_eq!(leave_numbers_out(&Pattern::Ring, &all).unwrap().count(), 2 * 3 * grid);
+        let (models, offs) = leave_runs_out(&Pattern::Ring, &all);
+        assert_eq!((models.len(), offs.count()), (TURNS_MAX, times.len()));
+    }
+
+    // One node sends nothing: at which bandwidth it does so is no bandwidth of the model's.
+    #[test]
+    fn what_one_node_was_given_bounds_nothing() {
+        let mut measured = curves(&Scaled::EXACT, &[1, 2, 4, 8], 2, &mut Lcg(1));
+        measured[0].points[0].bandwidth_bits_per_second = BitsPerSecond::from_mbit(1_000);
+        let model = fit(&Pattern::Ring, &measured).unwrap();
+        assert!(model.expected_at(4, BitsPerSecond::from_mbit(35)).is_some());
+        assert_eq!(model.expected_at(4, BitsPerSecond::from_mbit(36)), None);
     }
 
     /// The share of as many further runs on `asked` nodes that lie within the 90 % intervals of 100 profiles.
