@@ -74,11 +74,6 @@ impl Pools {
         &self.holdings
     }
 
-    /// The policy's name.
-    pub fn policy(&self) -> &'static str {
-        self.policy.name()
-    }
-
     /// Asks the policy; the moves are to be done now. Later steps of their plans follow from
     /// [`Self::happened`].
     ///

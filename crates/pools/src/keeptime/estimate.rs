@@ -216,14 +216,14 @@ mod tests {
 
     #[test]
     fn answers_are_few_that_are_fewer_than_four_in_the_time_of_the_average() {
-        // Nothing arrives any more, and two nodes work: what is answered a second is averaged over two seconds.
-        for (each, of, is_slow) in [(1, 6, true), (1, 4, false), (2, 4, false)] {
+        // Nothing arrives any more, and two nodes work. The average is one over four seconds.
+        for (each, of, is_slow) in [(1, 12, true), (1, 8, false), (2, 8, false)] {
             let mut estimate = Estimate::default();
             for look in 0..6_000 {
                 let completed = if look % of == 0 { each } else { 0 };
-                estimate.see(0.1, 2.0, &load(0, completed), 0.2);
+                estimate.see(0.1, 4.0, &load(0, completed), 0.2);
             }
-            let offered = estimate.offered(2.0).unwrap();
+            let offered = estimate.offered(4.0).unwrap();
             assert_eq!(offered > 1.9, is_slow, "{offered} {estimate:?}");
         }
     }
