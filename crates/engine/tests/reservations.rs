@@ -926,6 +926,35 @@ fn owners_change_only_their_own_and_operators_all() {
     assert!(world.jobs_of(0).is_empty());
 }
 
+// Goal: what is not agreed on yet is its owner's as well. Method: calls before the agent has answered to what it was told.
+#[test]
+fn what_is_offered_or_being_changed_is_its_owners_too() {
+    let mut world = World::star(1);
+    let half = || request(named(&["n1"]), 50, 0, 0, 600);
+    let reserve = |key: &str| Call::Reserve { key: key.parse().unwrap(), request: half() };
+    let said = |world: &mut World, user, call| {
+        let ticket = world.begin(user, call);
+        world.answers.get(&ticket).map(|answer| answer.clone().unwrap_err().to_string())
+    };
+    let handle = Handle::new(1);
+    assert_eq!(said(&mut world, "ada", reserve("a")), None, "the agent is asked");
+    let theirs = Some("r1 belongs to ada".to_owned());
+    assert_eq!(said(&mut world, "bob", Call::Cancel { handle }), theirs);
+    world.pump();
+    assert_eq!(world.engine.book().reservations()[&handle].state, State::Active);
+    let change = || Call::Modify { handle, request: request(named(&["n1"]), 40, 0, 0, 600) };
+    assert_eq!(said(&mut world, "ada", change()), None);
+    for call in [change(), Call::Cancel { handle }] {
+        assert_eq!(said(&mut world, "bob", call), theirs);
+    }
+    assert_eq!(said(&mut world, "ada", change()), Some(CallError::Busy { handle }.to_string()));
+    world.pump();
+    let offered = world.begin("ada", reserve("b"));
+    let call = Call::Cancel { handle: Handle::new(2) };
+    assert!(matches!(world.call("ada", call), Some(Ok(_))));
+    assert!(world.answers[&offered].is_err(), "who asked is told");
+}
+
 #[test]
 fn a_user_has_no_more_than_their_share() {
     let half = Share::from_percent(50).unwrap();

@@ -173,6 +173,9 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     let error = world.call("ada", call).unwrap().unwrap_err();
     assert!(matches!(error, CallError::OperatorsOnly { .. }), "{error}");
     add(&mut world, "shop", 1).unwrap();
+    let call = Call::RemoveSite { site: "shop".parse().unwrap() };
+    let error = world.call("ada", call).unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "only operators may remove web sites");
     assert_eq!(field(add(&mut world, "blog", 2)), "sites.blog.hard");
     assert_eq!(field(world.reserve("a", node("blog", "n1"))), "ask.site-node.site");
     world.reserve("b", node("shop", "n1")).unwrap();
