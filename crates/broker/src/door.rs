@@ -68,7 +68,7 @@ mod tests {
         assert_eq!((other.user.to_string(), other.operator), (format!("uid-{STRANGER}"), false));
         assert!(is_nameless(STRANGER, &other.user) && !is_nameless(1, &other.user));
         assert!(!is_nameless(0, &root.user));
-        assert!(!may_be_agent(STRANGER));
+        assert!(may_be_agent(0) && !may_be_agent(STRANGER));
         let far = |name: &str| operators.named(name.parse().unwrap()).operator;
         assert!(far(&format!("uid-{STRANGER}")) && !far("root"), "root is so on its machine alone");
     }

@@ -391,6 +391,25 @@ mod tests {
     use tokio::time::timeout;
     use tower::ServiceExt;
 
+    // What was meant for something else stays, whatever the configuration names.
+    #[test]
+    fn a_socket_that_was_left_makes_way_and_nothing_else_does() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = (directory.path().join("broker.sock"), directory.path().join("link"));
+        remove_socket(&path).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        remove_socket(&path).unwrap();
+        assert!(!path.exists());
+        fs::write(&path, "theirs").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        for theirs in [&path, &link] {
+            let error = remove_socket(theirs).unwrap_err().to_string();
+            assert!(error.contains("is there, and is no socket"), "{error}");
+            assert_eq!(fs::read_to_string(theirs).unwrap(), "theirs");
+        }
+        assert!(remove_socket(&path.join("below")).is_err(), "a file is no directory");
+    }
+
     /// Nobody has these numbers.
     const STRANGERS: [u32; 2] = [3_999_999_998, 3_999_999_999];
     const SOON: Duration = Duration::from_secs(60);

@@ -73,3 +73,50 @@ fn known(engine: &Engine) -> (Vec<Node>, Vec<SiteSpec>) {
     let sites = engine.book().sites().values().map(|hosted| hosted.spec.clone());
     (engine.cluster().topology().nodes().to_vec(), sites.collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::testing::Still;
+    use crate::http::router;
+    use crate::rates::Rates;
+    use axum::body::Body;
+    use axum::http::Request;
+    use std::io;
+    use std::os::unix::net::UnixListener;
+    use std::sync::Arc;
+    use tower::ServiceExt;
+
+    // Goal: nobody but an operator has the broker open a socket. Method: a balancer that notices who comes, and one that is
+    // gone, of which an operator is told.
+    #[tokio::test]
+    async fn only_operators_have_balancers_asked() {
+        let Still { core, writer, hub, handle, feed, counters, .. } = Still::new();
+        let engine = std::thread::spawn(move || core.run());
+        let (rates, overview) = (Rates::new(1_000), Arc::default());
+        let shared = Shared::new(handle.clone(), writer, hub, feed, counters, rates, overview);
+        let router = router(shared);
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("haproxy.sock");
+        let place = format!("haproxy:{}/shop", socket.display());
+        let guarantee = serde_json::json!({ "hard": 1, "soft": 1, "max": 1 });
+        let site = serde_json::json!({
+            "name": "shop", "guarantee": guarantee, "priority": 1, "cpu_ppm": 500_000,
+            "balancers": [place],
+        });
+        let asked = |operator| {
+            let caller = Caller { user: "ada".parse().unwrap(), operator };
+            let request = Request::put("/v1/sites/shop").extension(caller);
+            router.clone().oneshot(request.body(Body::from(site.to_string())).unwrap())
+        };
+        let balancer = UnixListener::bind(&socket).unwrap();
+        balancer.set_nonblocking(true).unwrap();
+        assert_eq!(asked(false).await.unwrap().status(), StatusCode::FORBIDDEN);
+        assert_eq!(balancer.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(balancer);
+        let told = asked(true).await.unwrap().status();
+        assert!(told.is_client_error() && told != StatusCode::FORBIDDEN, "{told}");
+        handle.stop();
+        engine.join().unwrap().unwrap();
+    }
+}

@@ -274,6 +274,7 @@ mod tests {
         assert_eq!((sit(&mut third, "eve"), sit(&mut fourth, "eve")), (Ok(()), Err(503)));
         drop(first);
         assert_eq!(sit(&mut second, "eve"), Ok(()), "whose token comes with a request may change");
+        assert_eq!(second.seat.as_ref().map(|(user, _)| user.as_str()), Some("eve"));
         assert_eq!(sit(&mut fourth, "ada"), Ok(()));
         drop((second, third, fourth));
         assert!(seats.are_empty());
