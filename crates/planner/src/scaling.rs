@@ -383,6 +383,7 @@ mod tests {
         }
         let all = [1, 2, 4, 8, 16];
         assert_eq!(refused(|_| 1.0, &[2, 4]), Some(NoModel::TooFew));
+        assert_eq!(refused(|_| 1.0, &[2, 4, 8]), None);
         assert_eq!(refused(|_| 1.0, &all), None);
         // From eight nodes on all of it fits into caches; four nodes have slow links.
         let cached = refused(|nodes| if nodes >= 8 { 0.5 } else { 1.0 }, &all);
@@ -427,6 +428,12 @@ mod tests {
         }
         let grid = Scaled::GRID.len();
         assert_eq!(leave_numbers_out(&Pattern::Ring, &all).unwrap().count(), 2 * 3 * grid);
+        // Runs on four nodes are as far off as they are from all that does not know them.
+        let factor = |nodes| if nodes == 4 { 1.2 } else { 1.0 };
+        let four = Scaled { factor, ..Scaled::EXACT };
+        let four = curves(&four, &[1, 2, 4, 8, 16], 1, &mut Lcg(1));
+        let off = leave_numbers_out(&Pattern::Ring, &runs(&four.iter().collect::<Vec<_>>()));
+        assert!(off.unwrap().interval(Share::ONE).greatest_ppm >= 199_000);
         let (models, offs) = leave_runs_out(&Pattern::Ring, &all);
         assert_eq!((models.len(), offs.count()), (TURNS_MAX, times.len()));
     }
