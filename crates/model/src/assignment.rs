@@ -9,9 +9,7 @@ use crate::units::{BitsPerSecond, Bytes, BytesPerSecond, CpuPpm, Nanos, WallTime
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::Ipv4Addr;
-use std::str::FromStr;
 
 /// Most flows of one job that leave one node: all-to-all on 4,096 nodes.
 pub const FLOWS_MAX: usize = 4_096;
@@ -261,32 +259,13 @@ impl CpuMechanism {
     pub const EACH: [Self; 3] = [Self::Deadline, Self::Bandwidth, Self::UserLevel];
 }
 
-impl fmt::Display for CpuMechanism {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Auto => "auto",
-            Self::Bandwidth => "bandwidth",
-            Self::Deadline => "deadline",
-            Self::UserLevel => "user-level",
-        })
-    }
-}
-
-impl FromStr for CpuMechanism {
-    type Err = Invalid;
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "bandwidth" => Ok(Self::Bandwidth),
-            "deadline" => Ok(Self::Deadline),
-            "user-level" => Ok(Self::UserLevel),
-            _ => {
-                let expected = "auto, bandwidth, deadline or user-level";
-                Err(Invalid::new("cpu_mechanism", text, expected))
-            }
-        }
-    }
-}
+crate::named!(
+    CpuMechanism, "cpu_mechanism", either:
+    Auto "auto",
+    Bandwidth "bandwidth",
+    Deadline "deadline",
+    UserLevel "user-level",
+);
 
 impl TryFrom<String> for CpuMechanism {
     type Error = Invalid;
@@ -325,27 +304,12 @@ impl TrafficClass {
     }
 }
 
-impl fmt::Display for TrafficClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::BestEffort => "best-effort",
-            Self::LowLatency => "low-latency",
-            Self::Premium => "premium",
-        })
-    }
-}
-
-impl FromStr for TrafficClass {
-    type Err = Invalid;
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        match text {
-            "best-effort" => Ok(Self::BestEffort),
-            "low-latency" => Ok(Self::LowLatency),
-            "premium" => Ok(Self::Premium),
-            _ => Err(Invalid::new("class", text, "best-effort, low-latency or premium")),
-        }
-    }
-}
+crate::named!(
+    TrafficClass, "class", either:
+    BestEffort "best-effort",
+    LowLatency "low-latency",
+    Premium "premium",
+);
 
 #[cfg(test)]
 mod tests {

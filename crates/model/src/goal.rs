@@ -6,7 +6,6 @@ use crate::name::Name;
 use crate::units::{Nanos, Share};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::str::FromStr;
 
 /// The share of runs that a promised time shall hold for, where nothing is said of it: nine in ten.
 pub const QUANTILE: Share = Share::from_percent(90).expect("at most 100");
@@ -126,29 +125,13 @@ impl fmt::Display for Goal {
     }
 }
 
-impl fmt::Display for Preference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Fastest => "fastest",
-            Self::Best => "best",
-            Self::Cheapest => "cheapest",
-            Self::Balanced => "balanced",
-        })
-    }
-}
-
-impl FromStr for Preference {
-    type Err = Invalid;
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        match text {
-            "fastest" => Ok(Self::Fastest),
-            "best" => Ok(Self::Best),
-            "cheapest" => Ok(Self::Cheapest),
-            "balanced" => Ok(Self::Balanced),
-            _ => Err(Invalid::new("prefer", text, "fastest, best, cheapest or balanced")),
-        }
-    }
-}
+crate::named!(
+    Preference, "prefer", either:
+    Fastest "fastest",
+    Best "best",
+    Cheapest "cheapest",
+    Balanced "balanced",
+);
 
 /// Reads `NAME=VALUE`, as after `--set`.
 ///

@@ -14,7 +14,8 @@
 //! * [`assignment`]: what one node is told to enforce for one job;
 //! * [`disk`], [`connection`]: a block device and its rates, open connections by their ends;
 //! * [`capability`]: what a node can enforce, against what an assignment asks for;
-//! * [`errors`]: an error with its causes in one line.
+//! * [`errors`]: an error with its causes in one line;
+//! * [`text`]: how values are written.
 //!
 //! ```
 //! use keeptime_model::units::{BitsPerSecond, Bytes};
@@ -43,6 +44,7 @@ pub mod reservation;
 pub mod run_end;
 pub mod service;
 pub mod site;
+pub mod text;
 pub mod topology;
 pub mod units;
 

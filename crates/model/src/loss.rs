@@ -2,8 +2,6 @@
 
 use crate::Invalid;
 use serde::{Deserialize, Serialize};
-use std::fmt;
-use std::str::FromStr;
 
 /// What becomes of a reservation when one of its nodes goes away. In either case the rest of it is
 /// given back, and watchers are told what could be had instead.
@@ -19,30 +17,8 @@ pub enum OnLoss {
     Move,
 }
 
-impl OnLoss {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Offer, Self::Move];
-}
-
-impl fmt::Display for OnLoss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Offer => "offer",
-            Self::Move => "move",
-        })
-    }
-}
-
-impl FromStr for OnLoss {
-    type Err = Invalid;
-
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        // What it was called before: ledgers have it.
-        let text = if text == "tell" { "offer" } else { text };
-        let found = Self::ALL.into_iter().find(|one| one.to_string() == text);
-        found.ok_or_else(|| Invalid::new("on_loss", text, "offer or move"))
-    }
-}
+// Ledgers have what it was called before.
+crate::named!(OnLoss, "on_loss", either: Offer "offer" | "tell", Move "move");
 
 impl TryFrom<String> for OnLoss {
     type Error = Invalid;

@@ -6,10 +6,8 @@ use crate::load::Loads;
 use crate::plan::Plan;
 use crate::pool::Pool;
 use crate::reconf::{Differentiation, Reconf};
-use keeptime_model::Invalid;
 use keeptime_model::units::Nanos;
 use std::fmt;
-use std::str::FromStr;
 
 /// All that a policy decides from.
 #[derive(Debug, Clone, Copy)]
@@ -63,10 +61,6 @@ impl Policy for Rigid {
 }
 
 impl PolicyKind {
-    /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Rigid, Self::Reconf, Self::ReconfP, Self::ReconfPq, Self::Keeptime];
-
     /// A policy of this kind that has seen nothing yet.
     pub fn policy(self) -> Box<dyn Policy> {
         let reconf =
@@ -79,33 +73,16 @@ impl PolicyKind {
             Self::Keeptime => Box::new(Keeptime::default()),
         }
     }
-
-    /// As files and the command line say it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Rigid => "rigid",
-            Self::Reconf => "reconf",
-            Self::ReconfP => "reconf-p",
-            Self::ReconfPq => "reconf-pq",
-            Self::Keeptime => "keeptime",
-        }
-    }
 }
 
-impl FromStr for PolicyKind {
-    type Err = Invalid;
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        let names = Self::ALL.map(Self::as_str).join(", ");
-        let found = Self::ALL.into_iter().find(|kind| kind.as_str() == text);
-        found.ok_or_else(|| Invalid::new("policy", text, format!("one of {names}")))
-    }
-}
-
-impl fmt::Display for PolicyKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
+keeptime_model::named!(
+    PolicyKind, "policy", one_of:
+    Rigid "rigid",
+    Reconf "reconf",
+    ReconfP "reconf-p",
+    ReconfPq "reconf-pq",
+    Keeptime "keeptime",
+);
 
 #[cfg(test)]
 mod tests {

@@ -8,8 +8,6 @@ use keeptime_model::name::Name;
 use keeptime_model::units::Nanos;
 use keeptime_random::Random;
 use serde::Serialize;
-use std::fmt;
-use std::str::FromStr;
 
 /// What a user may want.
 #[derive(Debug, Clone, PartialEq)]
@@ -136,30 +134,12 @@ impl Had {
     }
 }
 
-impl Decides {
-    const ALL: [(Self, &str); 3] = [
-        (Self::Keeptime, "keeptime"),
-        (Self::KeeptimeSpare, "keeptime-spare"),
-        (Self::None, "none"),
-    ];
-}
-
-impl fmt::Display for Decides {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::ALL.iter().find(|(decides, _)| decides == self);
-        f.pad(name.map_or("", |(_, name)| name))
-    }
-}
-
-impl FromStr for Decides {
-    type Err = Invalid;
-
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        let found = Self::ALL.iter().find(|(_, name)| *name == text);
-        let names = || Self::ALL.map(|(_, name)| name).join(", ");
-        found.map(|(decides, _)| *decides).ok_or_else(|| Invalid::new("policy", text, names()))
-    }
-}
+keeptime_model::named!(
+    Decides, "policy", listed:
+    Keeptime "keeptime",
+    KeeptimeSpare "keeptime-spare",
+    None "none",
+);
 
 #[cfg(test)]
 mod tests {
@@ -221,9 +201,8 @@ mod tests {
 
     #[test]
     fn who_decides_is_read_as_it_is_written() {
-        for (decides, name) in Decides::ALL {
-            assert_eq!(name.parse(), Ok(decides));
-            assert_eq!(decides.to_string(), name);
+        for decides in Decides::ALL {
+            assert_eq!(decides.to_string().parse(), Ok(decides));
         }
         let error = "all".parse::<Decides>().unwrap_err().to_string();
         assert!(error.contains("keeptime, keeptime-spare, none"), "{error}");

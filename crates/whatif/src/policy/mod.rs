@@ -19,8 +19,6 @@ use keeptime_model::units::Nanos;
 use queued::Queued;
 use reservations::Reservations;
 use serde::Serialize;
-use std::fmt;
-use std::str::FromStr;
 use unmanaged::Unmanaged;
 
 /// Which policy.
@@ -79,17 +77,6 @@ pub trait Policy {
 }
 
 impl Choice {
-    /// All there are.
-    pub const ALL: [Self; 7] = [
-        Self::Keeptime,
-        Self::KeeptimeGreedy,
-        Self::KeeptimeQueue,
-        Self::KeeptimeClasses,
-        Self::KeeptimeBy,
-        Self::FcfsBackfill,
-        Self::None,
-    ];
-
     /// Those under which a job that runs has whole nodes, or shares them alike: how long it takes is plain.
     pub const WHOLE: [Self; 6] = [
         Self::Keeptime,
@@ -131,28 +118,13 @@ fn with_starts(mut actions: Vec<Action>, reservations: &mut Reservations) -> Vec
     actions
 }
 
-impl FromStr for Choice {
-    type Err = Invalid;
-
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        let found = Self::ALL.into_iter().find(|choice| choice.to_string() == text);
-        found.ok_or_else(|| {
-            let names = Self::ALL.map(|choice| choice.to_string());
-            Invalid::new("policy", text, format!("one of {}", names.join(", ")))
-        })
-    }
-}
-
-impl fmt::Display for Choice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Keeptime => "keeptime",
-            Self::KeeptimeGreedy => "keeptime-greedy",
-            Self::KeeptimeQueue => "keeptime-queue",
-            Self::KeeptimeClasses => "keeptime-classes",
-            Self::KeeptimeBy => "keeptime-by",
-            Self::FcfsBackfill => "fcfs-backfill",
-            Self::None => "none",
-        })
-    }
-}
+keeptime_model::named!(
+    Choice, "policy", one_of:
+    Keeptime "keeptime",
+    KeeptimeGreedy "keeptime-greedy",
+    KeeptimeQueue "keeptime-queue",
+    KeeptimeClasses "keeptime-classes",
+    KeeptimeBy "keeptime-by",
+    FcfsBackfill "fcfs-backfill",
+    None "none",
+);
