@@ -55,18 +55,7 @@ impl FromStr for Endpoint {
     }
 }
 
-impl TryFrom<String> for Endpoint {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
-        text.parse()
-    }
-}
-
-impl From<Endpoint> for String {
-    fn from(endpoint: Endpoint) -> Self {
-        endpoint.to_string()
-    }
-}
+keeptime_model::as_text!(Endpoint);
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

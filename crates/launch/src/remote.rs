@@ -53,19 +53,7 @@ impl FromStr for Launcher {
     }
 }
 
-impl TryFrom<String> for Launcher {
-    type Error = Invalid;
-
-    fn try_from(text: String) -> Result<Self, Invalid> {
-        text.parse()
-    }
-}
-
-impl From<Launcher> for String {
-    fn from(launcher: Launcher) -> Self {
-        launcher.to_string()
-    }
-}
+keeptime_model::as_text!(Launcher);
 
 impl fmt::Display for Launcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -267,18 +267,7 @@ crate::named!(
     UserLevel "user-level",
 );
 
-impl TryFrom<String> for CpuMechanism {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
-        text.parse()
-    }
-}
-
-impl From<CpuMechanism> for String {
-    fn from(mechanism: CpuMechanism) -> Self {
-        mechanism.to_string()
-    }
-}
+crate::as_text!(CpuMechanism);
 
 /// How the packets of a flow are treated on their way, best last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

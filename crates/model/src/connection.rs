@@ -91,24 +91,7 @@ impl fmt::Display for ConnectionPattern {
     }
 }
 
-macro_rules! as_text {
-    ($type:ident) => {
-        impl TryFrom<String> for $type {
-            type Error = Invalid;
-            fn try_from(text: String) -> Result<Self, Invalid> {
-                text.parse()
-            }
-        }
-        impl From<$type> for String {
-            fn from(value: $type) -> Self {
-                value.to_string()
-            }
-        }
-    };
-}
-
-as_text!(Endpoint);
-as_text!(ConnectionPattern);
+crate::as_text!(Endpoint, ConnectionPattern);
 
 #[cfg(test)]
 mod tests {

@@ -110,18 +110,7 @@ impl FromStr for DiskId {
     }
 }
 
-impl TryFrom<String> for DiskId {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
-        text.parse()
-    }
-}
-
-impl From<DiskId> for String {
-    fn from(disk: DiskId) -> Self {
-        disk.to_string()
-    }
-}
+crate::as_text!(DiskId);
 
 #[cfg(test)]
 mod tests {

@@ -55,18 +55,7 @@ impl FromStr for DrainReason {
     }
 }
 
-impl TryFrom<String> for DrainReason {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
-        text.parse()
-    }
-}
-
-impl From<DrainReason> for String {
-    fn from(reason: DrainReason) -> Self {
-        reason.0
-    }
-}
+crate::as_text!(DrainReason);
 
 impl fmt::Display for DrainReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

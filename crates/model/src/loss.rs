@@ -1,6 +1,5 @@
 //! What becomes of a reservation when one of its nodes goes away.
 
-use crate::Invalid;
 use serde::{Deserialize, Serialize};
 
 /// What becomes of a reservation when one of its nodes goes away. In either case the rest of it is
@@ -20,19 +19,7 @@ pub enum OnLoss {
 // Ledgers have what it was called before.
 crate::named!(OnLoss, "on_loss", either: Offer "offer" | "tell", Move "move");
 
-impl TryFrom<String> for OnLoss {
-    type Error = Invalid;
-
-    fn try_from(text: String) -> Result<Self, Invalid> {
-        text.parse()
-    }
-}
-
-impl From<OnLoss> for String {
-    fn from(on_loss: OnLoss) -> Self {
-        on_loss.to_string()
-    }
-}
+crate::as_text!(OnLoss);
 
 #[cfg(test)]
 mod tests {

@@ -609,30 +609,13 @@ macro_rules! text {
             }
         }
 
-        as_text!($name);
-    };
-}
-
-macro_rules! as_text {
-    ($name:ident) => {
-        impl TryFrom<String> for $name {
-            type Error = Invalid;
-            fn try_from(text: String) -> Result<Self, Invalid> {
-                text.parse()
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(value: $name) -> Self {
-                value.to_string()
-            }
-        }
+        crate::as_text!($name);
     };
 }
 
 text!(UserName, "user", "._@-");
 text!(RequestKey, "key", "._:-");
-as_text!(Handle);
+crate::as_text!(Handle);
 
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

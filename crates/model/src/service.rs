@@ -36,18 +36,7 @@ impl FromStr for ServiceName {
     }
 }
 
-impl TryFrom<String> for ServiceName {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
-        text.parse()
-    }
-}
-
-impl From<ServiceName> for String {
-    fn from(name: ServiceName) -> Self {
-        name.0
-    }
-}
+crate::as_text!(ServiceName);
 
 impl fmt::Display for ServiceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

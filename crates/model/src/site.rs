@@ -267,18 +267,7 @@ fn http() -> u16 {
     80
 }
 
-impl TryFrom<String> for BalancerPlace {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
-        text.parse()
-    }
-}
-
-impl From<BalancerPlace> for String {
-    fn from(place: BalancerPlace) -> Self {
-        place.to_string()
-    }
-}
+crate::as_text!(BalancerPlace);
 
 impl fmt::Display for BalancerPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -55,6 +55,26 @@ macro_rules! named {
     };
 }
 
+/// What serde needs to take types for their text: `#[serde(try_from = "String", into = "String")]`.
+#[macro_export]
+macro_rules! as_text {
+    ($($type:ident),+) => {$(
+        impl TryFrom<String> for $type {
+            type Error = $crate::Invalid;
+
+            fn try_from(text: String) -> Result<Self, $crate::Invalid> {
+                text.parse()
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(value: $type) -> Self {
+                value.to_string()
+            }
+        }
+    )+};
+}
+
 /// `a, b or c`.
 pub fn either(names: &[&str]) -> String {
     match names {
