@@ -4,8 +4,9 @@
 //! A step is believed when it has lasted for ten seconds. Until then time goes on from where it was, as the kernel's steady
 //! clock has it.
 
+use keeptime_locks::lock;
 use keeptime_model::units::{Nanos, WallTime};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Instant, SystemTime};
 
 /// What is less is no step: clocks are slewed, and read one after the other.
@@ -68,7 +69,7 @@ pub fn times_set_back() -> u64 {
 
 fn look<T>(with: impl FnOnce(&mut Clock, Nanos) -> T) -> T {
     static CLOCK: Mutex<Option<(Clock, Instant)>> = Mutex::new(None);
-    let mut held = CLOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut held = lock(&CLOCK);
     let (clock, start) = held.get_or_insert_with(|| (Clock::default(), Instant::now()));
     with(clock, start.elapsed().into())
 }

@@ -9,6 +9,7 @@ use keeptime_credentials::identity::Identity;
 use keeptime_credentials::renewal::{Renewed, Source};
 use keeptime_credentials::tls::{AGENT, Client, OwnFiles};
 use keeptime_linux::tcp::end_when_silent;
+use keeptime_locks::lock;
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use rustls::ClientConnection;
@@ -18,7 +19,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// A broker that acknowledges nothing for so long is gone.
@@ -183,20 +184,20 @@ impl Secured {
         let session = ClientConnection::new(tls.config(), address.name());
         let session = Mutex::new(session.map_err(io::Error::other)?);
         let secured = Self { session, stream, tls, host: address.host().to_owned() };
-        let shaken = secured.lock().complete_io(&mut &secured.stream);
+        let shaken = lock(&secured.session).complete_io(&mut &secured.stream);
         shaken.map_err(|error| secured.explained(error))?;
         Ok(secured)
     }
 
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            match self.lock().reader().read(buffer) {
+            match lock(&self.session).reader().read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 outcome => return outcome,
             }
             // Waits without the lock: others may say something meanwhile.
             self.stream.peek(&mut [0])?;
-            let mut session = self.lock();
+            let mut session = lock(&self.session);
             session.read_tls(&mut &self.stream)?;
             let processed = session.process_new_packets();
             // What the other end is to hear of it, an alert perhaps; the reason for it comes first.
@@ -207,7 +208,7 @@ impl Secured {
     }
 
     fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        let mut session = self.lock();
+        let mut session = lock(&self.session);
         let count = session.writer().write(bytes)?;
         self.flush(&mut session)?;
         Ok(count)
@@ -218,10 +219,6 @@ impl Secured {
             session.write_tls(&mut &self.stream)?;
         }
         Ok(())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ClientConnection> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// In words that say what to do, where it is about certificates.
@@ -279,7 +276,7 @@ impl Write for SecuredOutgoing {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let flushed = self.0.flush(&mut self.0.lock());
+        let flushed = self.0.flush(&mut lock(&self.0.session));
         flushed.map_err(|error| self.0.explained(error))
     }
 }

@@ -11,10 +11,10 @@ use crate::dial::{Broker, Connection, Dialer, Incoming};
 use crate::enforcer::Enforcer;
 use crate::lines::{self, is_timeout};
 use crate::programs::Programs;
-use crate::server::lock;
 use crate::wire::{Request, Response};
 use keeptime_linux::load::Scope;
 use keeptime_linux::machine;
+use keeptime_locks::lock;
 use keeptime_model::assignment::Assignment;
 use keeptime_model::capability::Guarantee;
 use keeptime_model::errors::chain;
@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufReader, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// What both ends speak.
@@ -312,7 +312,7 @@ impl Outgoing {
 
     /// Says it now.
     pub fn say(&self, said: &FromAgent) -> io::Result<()> {
-        let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stream = lock(&self.0);
         // A line that was begun and not ended ends the connection, whoever comes next.
         lines::say(&mut *stream, said)
     }

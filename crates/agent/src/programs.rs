@@ -5,6 +5,7 @@ mod fitted;
 
 use crate::link::{FromAgent, Outgoing};
 use fitted::Fitted;
+use keeptime_locks::{lock, unpoisoned};
 use keeptime_model::name::Name;
 use keeptime_model::units::WallTime;
 use keeptime_mpiqos::wire::{Answer, AskState, Progress, RankAnswer, RankState};
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// The broker records, asks every node of the job and answers within this time, or the rank is told
@@ -115,12 +116,12 @@ impl Programs {
 
     /// There will be a broker.
     pub(crate) fn expect_broker(&self) {
-        self.lock().broker = Broker::Away;
+        lock(&self.state).broker = Broker::Away;
     }
 
     /// The broker is there: it is told all that is asked for.
     pub(crate) fn connected(&self, broker: Outgoing) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.broker = Broker::Connected(broker);
         let jobs: BTreeSet<_> = state.ranks.values().map(|seat| seat.job.clone()).collect();
         for job in &jobs {
@@ -130,13 +131,13 @@ impl Programs {
 
     /// The broker went away.
     pub(crate) fn disconnected(&self) {
-        self.lock().broker = Broker::Away;
+        lock(&self.state).broker = Broker::Away;
         self.answered.notify_all();
     }
 
     /// The broker's answer to what was said under `number`.
     pub(crate) fn answered(&self, number: u64, job: &Name, answers: BTreeMap<u32, RankAnswer>) {
-        if let Some(talk) = self.lock().talks.get_mut(job)
+        if let Some(talk) = lock(&self.state).talks.get_mut(job)
             && number > talk.answered
         {
             (talk.answered, talk.answers) = (number, answers);
@@ -146,24 +147,14 @@ impl Programs {
 
     /// How far the slowest rank of a job is; nothing if no rank here tells or repeats itself.
     pub fn progress_of(&self, job: &Name) -> Option<ProgressStatus> {
-        let courses = self.courses();
+        let courses = lock(&self.courses);
         let of_job = courses.values().filter(|course| course.job == *job);
         of_job.filter_map(Course::status).min_by_key(|status| status.iterations)
     }
 
     /// Forgets jobs that are no longer there.
     pub fn retain(&self, is_there: impl Fn(&Name) -> bool) {
-        self.courses().retain(|_, course| is_there(&course.job));
-    }
-
-    /// What is behind it is whole whenever it is unlocked.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// As [`Self::lock`].
-    fn courses(&self) -> MutexGuard<'_, BTreeMap<u64, Course>> {
-        self.courses.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.courses).retain(|_, course| is_there(&course.job));
     }
 }
 
@@ -171,7 +162,7 @@ impl Visit {
     /// All that the rank asks for now, in the place of what it asked before. Waits for the broker.
     /// What would make the line about its job too long is refused here, and what is there already stays.
     pub fn report(&self, job: Name, rank: RankState) -> RankAnswer {
-        let state = self.programs.lock();
+        let state = lock(&self.programs.state);
         let Fitted { rank, bytes, taken, refused } = state.fit(self.number, &job, rank);
         let mut answer = self.ask(state, Seat { job, rank, bytes });
         answer.answers.truncate(taken);
@@ -209,13 +200,13 @@ impl Visit {
                 Broker::Connected(_) => {}
             }
             let waited = self.programs.answered.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = unpoisoned(waited).0;
         }
     }
 
     /// How far the rank is at `now`. That is forgotten when this ends.
     pub fn progress(&self, job: Name, progress: Progress, now: WallTime) {
-        let mut courses = self.programs.courses();
+        let mut courses = lock(&self.programs.courses);
         let is_its = |course: &Course| course.job == job && course.last.0.rank == progress.rank;
         let former = courses.remove(&self.number).filter(is_its);
         let (last, before) = ((progress, now), former.map(|course| course.last));
@@ -229,14 +220,14 @@ impl Visit {
 
     /// Whether it is known how far the rank is: it told that, and its job is still there.
     pub fn has_course(&self) -> bool {
-        self.programs.courses().contains_key(&self.number)
+        lock(&self.programs.courses).contains_key(&self.number)
     }
 }
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        self.programs.courses().remove(&self.number);
-        let mut state = self.programs.lock();
+        lock(&self.programs.courses).remove(&self.number);
+        let mut state = lock(&self.programs.state);
         let Some(seat) = state.ranks.remove(&self.number) else { return };
         state.leave(&seat.job);
     }
@@ -494,7 +485,7 @@ mod tests {
             let states: Vec<_> = asked.join().unwrap().answers.iter().map(|a| a.state).collect();
             assert_eq!(states, [AskState::Refused, AskState::Granted]);
         });
-        assert_eq!(programs.lock().ranks[&1].rank.asks.len(), 2);
+        assert_eq!(lock(&programs.state).ranks[&1].rank.asks.len(), 2);
     }
 
     // Goal: a broker that reads nothing keeps no node from being enforced, for which it is asked how far ranks are. Method: one whose

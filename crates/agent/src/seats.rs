@@ -1,8 +1,9 @@
 //! How many connections those who come have at once, each a user or an address: nobody keeps the others out.
 
+use keeptime_locks::lock;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Places for connections. Clones are the same places.
 #[derive(Debug, Clone)]
@@ -53,7 +54,7 @@ impl<K: Hash + Eq + Clone> Seats<K> {
     /// # Errors
     /// If there is none.
     pub fn try_take(&self, who: K) -> Result<Seat<K>, Full> {
-        let mut taken = self.taken.lock();
+        let mut taken = lock(&self.taken.0);
         let own = taken.get(&who).copied().unwrap_or(0);
         // Whoever has as many as it may is told so also when all have: others' going would be of no use to it.
         if own >= self.of_one_max {
@@ -68,20 +69,13 @@ impl<K: Hash + Eq + Clone> Seats<K> {
 
     /// Whether nobody has one.
     pub fn are_empty(&self) -> bool {
-        self.taken.lock().is_empty()
-    }
-}
-
-impl<K> Taken<K> {
-    /// Counts are whole whenever this is unlocked.
-    fn lock(&self) -> MutexGuard<'_, HashMap<K, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.taken.0).is_empty()
     }
 }
 
 impl<K: Hash + Eq> Drop for Seat<K> {
     fn drop(&mut self) {
-        let mut taken = self.taken.lock();
+        let mut taken = lock(&self.taken.0);
         if let Some(own) = taken.get_mut(&self.who) {
             *own -= 1;
             if *own == 0 {

@@ -12,6 +12,7 @@ use crate::wire::{REQUEST_BYTES_MAX, Request, Response};
 use keeptime_linux::started::Started;
 use keeptime_linux::syscall::SyscallError;
 use keeptime_linux::{users, vital};
+use keeptime_locks::lock;
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_mpiqos::wire::{Answer, RankAnswer, Report};
@@ -22,7 +23,7 @@ use std::num::NonZero;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 use thiserror::Error;
@@ -316,11 +317,6 @@ fn requester(user: u32) -> Result<Requester, SyscallError> {
         true => Requester::Trusted,
         false => Requester::User { id: user, name: users::name_of(user)? },
     })
-}
-
-/// A thread that panicked in the middle left the book as it was: books are replaced whole.
-pub(crate) fn lock<E>(agent: &Mutex<Agent<E>>) -> MutexGuard<'_, Agent<E>> {
-    agent.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

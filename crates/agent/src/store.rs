@@ -5,12 +5,13 @@
 
 use crate::book::Book;
 use keeptime_files::{Mode, NEW, replace, with_suffix};
+use keeptime_locks::lock;
 use keeptime_model::name::Name;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use thiserror::Error;
 
 /// The file that keeps a [`Book`].
@@ -29,12 +30,12 @@ pub struct MemoryFile(Arc<Mutex<Option<Vec<u8>>>>);
 impl MemoryFile {
     /// What was written last; nothing if it does not exist.
     pub fn read(&self) -> Option<Vec<u8>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.0).clone()
     }
 
     /// Replaces it whole; nothing removes it.
     pub fn write(&self, text: Option<Vec<u8>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
+        *lock(&self.0) = text;
     }
 }
 

@@ -14,6 +14,7 @@ use crate::tally::Tally;
 use crate::traffic::{Change, Observed, Seen, Server, Traffic, Weight};
 use keeptime_files::{Mode, replace};
 use keeptime_linux::process::Identity;
+use keeptime_locks::{lock, try_lock};
 use keeptime_model::Invalid;
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
@@ -23,7 +24,7 @@ use std::io::{Error, ErrorKind};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -233,13 +234,8 @@ impl Nginx {
 
     /// The turn, if nobody else has it. Whoever waited for it might hold others up for as long as a reload takes.
     fn taken<'a>(&self, turn: &'a Turn) -> Result<MutexGuard<'a, ()>, BalancerError> {
-        match turn.try_lock() {
-            Ok(taken) => Ok(taken),
-            Err(TryLockError::Poisoned(left)) => Ok(left.into_inner()),
-            Err(TryLockError::WouldBlock) => {
-                Err(BalancerError::Silent { balancer: self.name.clone(), seconds: 0 })
-            }
-        }
+        let silent = || BalancerError::Silent { balancer: self.name.clone(), seconds: 0 };
+        try_lock(turn).ok_or_else(silent)
     }
 
     fn unreachable(&self, source: Error) -> BalancerError {
@@ -351,18 +347,13 @@ impl Balancer for Nginx {
 }
 
 fn pauses() -> MutexGuard<'static, BTreeMap<Identity, Pause>> {
-    locked(&PAUSES)
+    lock(&PAUSES)
 }
 
 fn turn_of(master: Identity) -> Turn {
-    let mut turns = locked(&TURNS);
+    let mut turns = lock(&TURNS);
     turns.retain(|master, _| master.is_alive());
     Arc::clone(turns.entry(master).or_default())
-}
-
-/// What is behind it is whole, whatever happened to who had it.
-fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How long the pause is after a reload that took so long, if the one before it lasted for `before`.

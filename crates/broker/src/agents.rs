@@ -6,13 +6,13 @@
 
 use crate::core::{Handle, Unavailable};
 use crate::door;
-use crate::locked::lock;
 use crate::misread::Misread;
 use crate::programs::{Desks, Report};
 use crate::tcp::linger;
 use keeptime_agent::link::{FromAgent, LINE_BYTES_MAX, ToAgent, VERSION};
 use keeptime_engine::Input;
 use keeptime_engine::agents::{Act, Enforcement, Order, Session};
+use keeptime_locks::lock;
 use keeptime_model::assignment::Assignment;
 use keeptime_model::name::Name;
 use keeptime_model::node_load::NodeCounters;

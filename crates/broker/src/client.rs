@@ -1,7 +1,6 @@
 //! The other end of the interface, for programs: typed calls that block, and a watch with a callback.
 //! The broker is on this machine, at its Unix socket, or elsewhere ([`crate::remote`]).
 
-use crate::locked::lock;
 use crate::remote::{Place, Remote, Shown, Transport};
 use crate::wire::{
     Drain, Filter, Finished, Happened, History, Known, Links, Listing, Nodes, Position, Possible,
@@ -16,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use keeptime_credentials::dates;
 use keeptime_credentials::untrusted::Untrusted;
 use keeptime_engine::book::Reservation;
+use keeptime_locks::lock;
 use keeptime_model::drain::{DrainReason, NodeSet};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, Request, RequestKey, State};

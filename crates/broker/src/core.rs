@@ -11,7 +11,6 @@
 
 use crate::agents::Hub;
 use crate::feed::Feed;
-use crate::locked::lock;
 use crate::outbox::Outbox;
 use crate::records::{self, Found, RecordError};
 use crate::wire::Happened;
@@ -21,6 +20,7 @@ use keeptime_engine::{
     Ticket, book,
 };
 use keeptime_ledger::{Revision, Snapshot, Subject, WriteError, Writer};
+use keeptime_locks::lock;
 use keeptime_model::Invalid;
 use keeptime_model::errors::chain;
 use keeptime_model::reservation::UserName;

@@ -1,11 +1,11 @@
 //! What is durable, in order, for whoever watches: the last events from memory, older ones from the
 //! ledger. A watcher that is slow reads older ones; nobody waits for it.
 
-use crate::locked::lock;
 use crate::records::{RecordError, event};
 use crate::wire::Happened;
 use keeptime_ledger::record::READ_BYTES_MAX;
 use keeptime_ledger::{Entry, LedgerError, Recorded, Revision, WriteError, Writer};
+use keeptime_locks::lock;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use thiserror::Error;

@@ -15,7 +15,7 @@
 //! * [`http`]: the interface; [`wire`]: its JSON; [`words`]: the same for people; [`metrics`];
 //! * [`client`]: the other end; [`remote`]: where it finds the broker;
 //! * [`config`], [`server`]: the daemon; `names`: who has a user number; `impatient`: who does not read is let go;
-//!   `misread`: who is not understood is told of; `locked`: what threads share; `vital`: tasks whose end is that of it.
+//!   `misread`: who is not understood is told of; `vital`: tasks whose end is that of it.
 #![forbid(unsafe_code)]
 
 pub mod agents;
@@ -27,7 +27,6 @@ pub mod feed;
 pub mod http;
 mod impatient;
 pub mod loads;
-mod locked;
 pub mod metrics;
 mod misread;
 mod names;

@@ -2,10 +2,10 @@
 
 use crate::core::Unavailable;
 use crate::http::Shared;
-use crate::locked::lock;
 use crate::tcp::keys::OwnCertificate;
 use keeptime_credentials::dates;
 use keeptime_engine::Engine;
+use keeptime_locks::lock;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::State;
 use keeptime_model::topology::NodeIndex;

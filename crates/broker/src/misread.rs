@@ -1,7 +1,7 @@
 //! Tells operators of lines of agents that this broker cannot read: at most once in [`TOLD_EVERY`] of each node, since an agent
 //! whose connection ended for that comes back within a second.
 
-use crate::locked::lock;
+use keeptime_locks::lock;
 use keeptime_model::name::Name;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -5,9 +5,9 @@
 //! beyond it.
 
 use crate::door;
-use crate::locked::lock;
 use keeptime_linux::syscall::SyscallError;
 use keeptime_linux::users;
+use keeptime_locks::lock;
 use keeptime_model::reservation::UserName;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -1,10 +1,10 @@
 //! Reads what nodes publish of their load in the fabric. One thread finds nodes, which may take long; another
 //! reads all of them at once, ten times a second. Nobody waits for either.
 
-use crate::locked::lock;
 use keeptime_fabric::region::{Reader, RegionError, look};
 use keeptime_fabric::{Config, Context, Record, ResourceId, Wait, node_load};
 use keeptime_linux::vital;
+use keeptime_locks::lock;
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::node_load::NodeCounters;

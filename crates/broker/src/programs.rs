@@ -6,7 +6,6 @@ mod post;
 
 use crate::agents::Hub;
 use crate::core::{Handle, Unavailable};
-use crate::locked::lock;
 use crate::vital;
 use goal::JobProfile;
 use keeptime_agent::link::{LINE_BYTES_MAX, ToAgent};
@@ -14,6 +13,7 @@ use keeptime_credentials::dates;
 use keeptime_engine::agents::Session;
 use keeptime_engine::book::Reservation;
 use keeptime_engine::{Call, CallError, Caller};
+use keeptime_locks::lock;
 use keeptime_model::extension::Extension;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{self, Grant};

@@ -1,13 +1,13 @@
 //! Where a client finds the broker: a Unix socket of this machine, or another machine by TLS, with what
 //! the client shows there. That is read again when its files change: a run may last longer than a certificate.
 
-use crate::locked::lock;
 use keeptime_credentials::endpoint::Endpoint;
 use keeptime_credentials::files::{self, FileError, Secrecy};
 use keeptime_credentials::renewal::{Renewed, Source};
 use keeptime_credentials::tls::{self, HTTP, OwnFiles, TlsError};
 use keeptime_credentials::tokens::Secret;
 use keeptime_credentials::untrusted::Untrusted;
+use keeptime_locks::lock;
 use keeptime_model::Invalid;
 use keeptime_model::errors::chain;
 use keeptime_model::units::WallTime;

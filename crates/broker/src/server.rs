@@ -464,7 +464,7 @@ mod tests {
         let [unknown, other] = STRANGERS;
         let ask = move |uid| {
             if uid == unknown {
-                let _ = crate::locked::lock(&is_held).recv();
+                let _ = keeptime_locks::lock(&is_held).recv();
             }
             name_of(uid)
         };

@@ -3,9 +3,9 @@
 
 use crate::core::{Handle as Core, now};
 use crate::loads::Loads;
-use crate::locked::lock;
 use keeptime_engine::{Call, Caller, Engine};
 use keeptime_linux::vital;
+use keeptime_locks::lock;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Request};
 use keeptime_model::site::{SiteNode, SiteSpec};

@@ -8,13 +8,14 @@ use keeptime_broker::client::{Client, ClientError, new_key};
 use keeptime_broker::core::now;
 use keeptime_broker::words;
 use keeptime_engine::book::Reservation;
+use keeptime_locks::lock;
 use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, Request, State};
 use keeptime_model::run_end::RunEnd;
 use keeptime_model::units::{CpuPpm, Nanos};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -144,7 +145,7 @@ impl Hold {
 
     /// Why the resources are no longer held, if the broker said so.
     pub fn lost(&self) -> Option<String> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).lost.clone()
+        lock(&self.seen).lost.clone()
     }
 
     /// The same, asked now.
@@ -158,7 +159,7 @@ impl Hold {
     /// What it has of each node's CPU, as the broker said within the last seconds; nothing if it said nothing yet. What
     /// is malleable has less, or more, from time to time.
     pub fn cpu(&self) -> Option<CpuPpm> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).cpu
+        lock(&self.seen).cpu
     }
 
     /// Tells the broker what a run took: promises follow it.
@@ -171,7 +172,7 @@ impl Hold {
 
     /// A run with it has ended; nothing if it was told to stop: what is given back after that was cancelled.
     pub fn ran(&self, end: Option<RunEnd>) {
-        *self.run.lock().unwrap_or_else(PoisonError::into_inner) = end;
+        *lock(&self.run) = end;
     }
 
     /// On a connection of its own: other calls may take long.
@@ -188,7 +189,7 @@ impl Hold {
                 let untrusted = untrusted_since.map_or(Nanos::new(0), |at| at.elapsed().into());
                 let Seen { lost, cpu } = heard(&broker, handle, said, untrusted);
                 let is_lost = lost.is_some();
-                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut seen = lock(&seen);
                 *seen = Seen { lost, cpu: cpu.or(seen.cpu) };
                 if is_lost {
                     return;
@@ -235,7 +236,7 @@ impl Drop for Hold {
         }
         if !self.is_lent {
             // If the broker cannot be reached, the lease runs out instead.
-            let run = *self.run.lock().unwrap_or_else(PoisonError::into_inner);
+            let run = *lock(&self.run);
             let _ = match run {
                 Some(end) => self.broker.finish(self.handle, end),
                 None => self.broker.cancel(self.handle),

@@ -2,9 +2,10 @@
 //! programs run. Files that cannot be used, half written ones perhaps, leave the former in use and are tried again.
 
 use crate::files::Stamp;
+use keeptime_locks::lock;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Files, and what is made of them.
 pub trait Source {
@@ -92,10 +93,6 @@ impl<S: Source> fmt::Debug for Renewed<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.source.paths()).finish()
     }
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -3,10 +3,11 @@
 use crate::arguments::known;
 use crate::outcome::{Failure, Outcome, outcome_of};
 use crate::types::{LogFields, Tell};
+use keeptime_locks::{read, write};
 use std::ffi::{CString, c_void};
 use std::fmt::{self, Write};
 use std::ptr::addr_of;
-use std::sync::{Once, PoisonError, RwLock};
+use std::sync::{Once, RwLock};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{Interest, set_global_default};
@@ -47,7 +48,7 @@ pub unsafe extern "C" fn ktf_log_set(fields: *const LogFields) -> Outcome {
         static ONCE: Once = Once::new();
         // It can only fail where something else in this library has set one, which nothing does.
         ONCE.call_once(|| _ = set_global_default(Log));
-        *LISTENER.write().unwrap_or_else(PoisonError::into_inner) = listener;
+        *write(&LISTENER) = listener;
         Ok(())
     })
 }
@@ -92,7 +93,7 @@ impl Subscriber for Log {
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        let listener = LISTENER.read().unwrap_or_else(PoisonError::into_inner);
+        let listener = read(&LISTENER);
         listener.as_ref().is_some_and(|listener| number(*metadata.level()) <= listener.level)
     }
 
@@ -109,7 +110,7 @@ impl Subscriber for Log {
         event.record(&mut text);
         let text = (text.message + &text.values).replace('\0', " ");
         let Ok(text) = CString::new(text) else { return };
-        let listener = LISTENER.read().unwrap_or_else(PoisonError::into_inner);
+        let listener = read(&LISTENER);
         if let Some(Listener { tell, closure, .. }) = *listener {
             // SAFETY: the caller of `ktf_log_set` says that it may be called so.
             unsafe { tell(number(*event.metadata().level()), text.as_ptr(), closure) };

@@ -5,9 +5,10 @@ use crate::outcome::{Failure, Outcome, drop_handle, outcome_of, timed_out};
 use crate::records::Records;
 use crate::types::{Attribute, EventFields, Id};
 use fabric::{Context, Event, Record, Watcher};
+use keeptime_locks::lock;
 use std::collections::VecDeque;
 use std::ptr::null_mut;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// `ktf_watch`.
 pub struct Watch {
@@ -89,7 +90,7 @@ pub unsafe extern "C" fn ktf_watch_close(watch: *mut Watch) {
 
 impl Watch {
     fn next(&self, time: Time) -> Result<Event, Failure> {
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let first = lock(&self.first).pop_front();
         if let Some(record) = first {
             return Ok(Event::Appeared(record));
         }

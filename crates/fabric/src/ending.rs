@@ -4,7 +4,7 @@
 //! interrupted anywhere, and must not wait for a lock.
 
 use crate::flusher::Flusher;
-use crate::progress::{lock, try_lock};
+use keeptime_locks::{lock, try_lock};
 use std::process;
 use std::sync::{Arc, Mutex, Once};
 use std::thread;

@@ -4,8 +4,8 @@
 //! and then as long as that goes on, or until all is carried when the program ends.
 
 use crate::core::Core;
-use crate::progress::lock;
 use crate::ring::Word;
+use keeptime_locks::lock;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Condvar, Mutex, PoisonError};

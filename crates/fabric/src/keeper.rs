@@ -6,14 +6,14 @@
 
 use crate::core::Core;
 use crate::id::ContextId;
-use crate::progress::lock;
 use crate::streams::Stream;
 use crate::threads;
 use crate::transport::LOOK_EVERY;
+use keeptime_locks::{lock, unpoisoned};
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
@@ -175,11 +175,11 @@ impl Keeper {
         let mut state = match rest {
             Some(time) => {
                 let waited = self.changed.wait_timeout_while(state, time, is_idle);
-                waited.unwrap_or_else(PoisonError::into_inner).0
+                unpoisoned(waited).0
             }
             None => {
                 let waited = self.changed.wait_while(state, is_idle);
-                waited.unwrap_or_else(PoisonError::into_inner)
+                unpoisoned(waited)
             }
         };
         state.begun = false;

@@ -18,9 +18,9 @@ use sleepers::{Room, Sleepers};
 use std::io;
 use std::num::NonZero;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -292,21 +292,6 @@ impl Drop for Spinning {
 /// The moment so long from now, however long that is.
 pub fn after(time: Duration) -> Instant {
     Instant::now() + time.min(FOREVER)
-}
-
-/// Locks, whatever happened to a thread that held the lock: what is locked in this crate is whole
-/// between any two calls that could panic.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The same, unless another thread holds the lock.
-pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(locked) => Some(locked),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
 }
 
 #[cfg(test)]

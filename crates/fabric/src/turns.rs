@@ -2,7 +2,8 @@
 
 use crate::id::{Place, ResourceId};
 use crate::pacing::{Carriage, Pacer};
-use crate::progress::{Parker, lock};
+use crate::progress::Parker;
+use keeptime_locks::lock;
 use keeptime_model::units::{BitsPerSecond, Bytes, Nanos};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -9,8 +9,9 @@ use crate::record::{
     Batch, Entry, Epoch, READ_BYTES_MAX, Record, Recorded, Revision, Snapshot, SnapshotPart,
     Subject,
 };
+use keeptime_locks::lock;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 const PLACE: &str = "the ledger in memory";
 
@@ -81,8 +82,7 @@ impl MemoryDisk {
     }
 
     fn lock(&self) -> MutexGuard<'_, Disk> {
-        // A test that panicked elsewhere does not make the disk worse.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -7,8 +7,9 @@
 use crate::error::LedgerError;
 use crate::ledger::{Ledger, Status};
 use crate::record::{BATCH_BYTES_MAX, Batch, Revision, Snapshot, Subject};
+use keeptime_locks::lock;
 use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use thiserror::Error;
 
@@ -67,7 +68,7 @@ struct Thread(Mutex<Option<JoinHandle<Box<dyn Ledger>>>>);
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        let handle = locked(&self.0).take();
+        let handle = lock(&self.0).take();
         // An answer that holds the last writer is dropped on the thread itself.
         if let Some(handle) = handle.filter(|h| h.thread().id() != thread::current().id()) {
             // If it has panicked, whoever waited was told that it has stopped.
@@ -148,7 +149,7 @@ impl Writer {
         let status = Arc::clone(&self.status);
         let call = move |ledger: &mut dyn Ledger| {
             let value = call(ledger);
-            *locked(&status) = ledger.status();
+            *lock(&status) = ledger.status();
             // There is room for one, and the caller is waiting for it.
             let _ = answer.send(value);
         };
@@ -162,7 +163,7 @@ impl Writer {
     /// # Errors
     /// Why it could not be saved.
     pub fn save_snapshot(&self, snapshot: Snapshot) -> Result<(), WriteError> {
-        let _turn = locked(&self.snapshot_turn);
+        let _turn = lock(&self.snapshot_turn);
         let snapshot = Arc::new(snapshot);
         for number in 0..snapshot.part_count() {
             let snapshot = Arc::clone(&snapshot);
@@ -193,13 +194,13 @@ impl Writer {
 
     /// Where the ledger stood after the last commit. Waits for nothing.
     pub fn status(&self) -> Status {
-        *locked(&self.status)
+        *lock(&self.status)
     }
 
     /// Whether nothing is written any more: it was stopped, or its thread has panicked, of which those hear who have something
     /// written next.
     pub fn has_ended(&self) -> bool {
-        locked(&self.thread.0).as_ref().is_none_or(JoinHandle::is_finished)
+        lock(&self.thread.0).as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Carries out what was submitted before, ends the thread and returns the ledger; nothing if
@@ -207,7 +208,7 @@ impl Writer {
     pub fn stop(&self) -> Option<Box<dyn Ledger>> {
         // Whether it can be sent or not: the thread ends.
         let _ = self.requests.send(Request::Stop);
-        let handle = locked(&self.thread.0).take();
+        let handle = lock(&self.thread.0).take();
         handle?.join().ok()
     }
 }
@@ -249,15 +250,10 @@ impl Owner {
             }
         }
         let outcome = self.ledger.append(&commit.batches);
-        *locked(&self.status) = self.ledger.status();
+        *lock(&self.status) = self.ledger.status();
         commit.answer(outcome.map(drop));
         other
     }
-}
-
-/// What is behind these locks is whole whenever it is unlocked, panic or not.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Batches that become durable together, and who waits for them.

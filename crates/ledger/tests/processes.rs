@@ -6,20 +6,21 @@ mod common;
 
 use common::{append, scratch, tail};
 use keeptime_ledger::{Ledger, LedgerError, Record, Revision, SqliteLedger, Subject};
+use keeptime_locks::lock;
 use keeptime_model::units::WallTime;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// One test at a time: between fork and exec, a child has all files of this process open, and so
 /// keeps a lock that was given back.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&TURN)
 }
 
 fn spawn(part: &str, path: &Path) -> (Child, BufReader<ChildStdout>) {

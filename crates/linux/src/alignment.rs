@@ -12,8 +12,9 @@
 use crate::cgroup::{CgroupError, CpuLimit, Group};
 use crate::vital;
 use keeptime_control::phase;
+use keeptime_locks::{lock, unpoisoned};
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, SystemTime};
 
 /// A group whose periods begin at multiples of their length since 1970, and an offset, by this node's clock. Dropped, it
@@ -69,7 +70,7 @@ impl Aligned {
     /// As [`Group::set_cpu_in_periods`]; what was there stays.
     pub fn set(&self, cpu: CpuPpm, period: Nanos, offset: Nanos) -> Result<(), CgroupError> {
         let wanted = Wanted { limit: CpuLimit::of(cpu, period)?, offset };
-        let mut before = self.0.wanted();
+        let mut before = lock(&self.0.wanted);
         self.0.group.limit_cpu(wanted.limit)?;
         *before = Some(wanted);
         self.0.changed.notify_all();
@@ -79,7 +80,7 @@ impl Aligned {
 
 impl Drop for Aligned {
     fn drop(&mut self) {
-        *self.0.wanted() = None;
+        *lock(&self.0.wanted) = None;
         self.0.changed.notify_all();
     }
 }
@@ -88,7 +89,7 @@ impl Keeper {
     fn keep(&self) {
         let mut unsettled = 0;
         loop {
-            let Some(wanted) = *self.wanted() else { return };
+            let Some(wanted) = *lock(&self.wanted) else { return };
             let again = match self.round(wanted) {
                 Ok(Round::Unsettled) if unsettled < UNSETTLED_MOST => {
                     unsettled += 1;
@@ -151,7 +152,7 @@ impl Keeper {
     ) -> Result<(), Ended> {
         let span = instant.saturating_since(wall()).saturating_sub(EARLY);
         self.wait(wanted, Duration::from_nanos(span.get()))?;
-        let now = self.wanted();
+        let now = lock(&self.wanted);
         if *now != Some(wanted) {
             return Err(Ended::Changed);
         }
@@ -160,13 +161,9 @@ impl Keeper {
 
     fn wait(&self, wanted: Wanted, span: Duration) -> Result<(), Ended> {
         let is_wanted = |now: &mut Option<Wanted>| *now == Some(wanted);
-        let waited = self.changed.wait_timeout_while(self.wanted(), span, is_wanted);
-        let (now, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(lock(&self.wanted), span, is_wanted);
+        let (now, _) = unpoisoned(waited);
         if *now == Some(wanted) { Ok(()) } else { Err(Ended::Changed) }
-    }
-
-    fn wanted(&self) -> MutexGuard<'_, Option<Wanted>> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

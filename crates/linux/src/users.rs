@@ -1,10 +1,11 @@
 //! Users of this machine, by the names that reservations know them by.
 
 use crate::syscall::SyscallError;
+use keeptime_locks::lock;
 use keeptime_model::reservation::UserName;
 use nix::unistd::{Uid, User};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Names that are remembered for a time when nobody tells them: more than use one machine at a time.
 const REMEMBERED_MAX: usize = 4_096;
@@ -22,8 +23,7 @@ struct Remembered(BTreeMap<u32, UserName>);
 pub fn name_of(user: u32) -> Result<UserName, SyscallError> {
     static REMEMBERED: Mutex<Remembered> = Mutex::new(Remembered(BTreeMap::new()));
     let found = User::from_uid(Uid::from_raw(user)).map(|found| found.map(|user| user.name));
-    // What is behind it is whole whenever it is unlocked.
-    REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner).name(user, found)
+    lock(&REMEMBERED).name(user, found)
 }
 
 impl Remembered {

@@ -8,6 +8,7 @@ use keeptime_linux::disk::{DiskLimits, Version};
 use keeptime_linux::process::Identity;
 use keeptime_linux::testing::rig::cgroup_v2_root;
 use keeptime_linux::testing::{can, skip};
+use keeptime_locks::lock;
 use keeptime_model::disk::{DiskDirection, DiskId, DiskRates};
 use keeptime_model::units::{BytesPerSecond, CpuPpm, Nanos, WallTime};
 use nix::fcntl::OFlag;
@@ -19,7 +20,7 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 const PERIOD: Nanos = Nanos::from_millis(20);
@@ -29,7 +30,7 @@ const TRIES: usize = 8;
 /// What the kernel admits is counted, and one test moves this whole process: one at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static KERNEL: Mutex<()> = Mutex::new(());
-    KERNEL.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&KERNEL)
 }
 
 /// A process of a test, killed with it.

@@ -10,6 +10,7 @@ use keeptime_linux::sockets::{Connection, connections, of_process};
 use keeptime_linux::tc::{Handle, Hook, TREE_MAJOR, programs};
 use keeptime_linux::testing::rig::Rig;
 use keeptime_linux::testing::{can, in_network_namespace, marks, skip};
+use keeptime_locks::lock;
 use keeptime_model::assignment::TrafficClass;
 use keeptime_model::units::{BitsPerSecond, Share};
 use nix::ifaddrs::getifaddrs;
@@ -26,7 +27,7 @@ use std::net::{
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 const LOOPBACK: u32 = 1;
@@ -34,7 +35,7 @@ const LOOPBACK: u32 = 1;
 /// A test that makes sockets in a job's group takes this whole process there: one at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static GROUP: Mutex<()> = Mutex::new(());
-    GROUP.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&GROUP)
 }
 
 fn table(entries: &[(u64, Option<u8>, u16)]) -> FlowTable {

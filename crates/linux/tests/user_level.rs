@@ -9,6 +9,7 @@ use keeptime_linux::testing::{can, skip};
 use keeptime_linux::user_level::guard;
 use keeptime_linux::user_level::jobs::{JobSchedules, give_back_all};
 use keeptime_linux::user_level::{ScheduleError, Scheduler, give_back};
+use keeptime_locks::lock;
 use keeptime_model::units::{CpuPpm, Nanos};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
@@ -20,7 +21,7 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// A process of a test, killed with it.
@@ -121,7 +122,7 @@ fn alone() -> Option<MutexGuard<'static, ()>> {
         skip(&["root".into()], "scheduling needs root");
         return None;
     }
-    Some(PROCESSORS.lock().unwrap_or_else(PoisonError::into_inner))
+    Some(lock(&PROCESSORS))
 }
 
 fn wait_until(what: &str, condition: impl Fn() -> bool) {

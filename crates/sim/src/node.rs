@@ -9,6 +9,7 @@ use keeptime_agent::enforcer::{BindError, BoxedError, Enforcer, Failures, Scope}
 use keeptime_agent::store::{MemoryFile, Store};
 use keeptime_agent::wire::{JobStatus, Request, Response};
 use keeptime_engine::agents::Act;
+use keeptime_locks::lock;
 use keeptime_model::assignment::{AssignedFlow, Assignment, TrafficClass};
 use keeptime_model::capability::Capabilities;
 use keeptime_model::connection::ConnectionPattern;
@@ -18,7 +19,7 @@ use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// How often an agent looks at its clock. (The real one does so four times as often.)
 pub const TICK: Nanos = Nanos::from_secs(1);
@@ -46,7 +47,7 @@ struct Kernel(Arc<Mutex<Machine>>);
 
 impl Kernel {
     fn lock(&self) -> MutexGuard<'_, Machine> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

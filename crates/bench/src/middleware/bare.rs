@@ -15,6 +15,7 @@ use keeptime_launch::mpi::{Flavour, Mpi};
 use keeptime_launch::process::{LINGER, Progress, RunError, run};
 use keeptime_launch::told_time::Told;
 use keeptime_linux::cgroup::{Group, Hierarchies};
+use keeptime_locks::lock;
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
 use std::ffi::OsString;
@@ -22,7 +23,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Who has how much of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +115,7 @@ impl BareLab {
     ) -> Result<Option<Went>> {
         let slot = self.take_slot();
         let went = self.run_in_slot(number, slot, application, parameters);
-        self.slots()[slot] -= 1;
+        lock(&self.slots)[slot] -= 1;
         went
     }
 
@@ -169,14 +170,10 @@ impl BareLab {
 
     /// The class that the fewest have.
     fn take_slot(&self) -> usize {
-        let mut slots = self.slots();
+        let mut slots = lock(&self.slots);
         let least = (0..SLOTS).min_by_key(|slot| slots[*slot]).unwrap_or(0);
         slots[least] += 1;
         least
-    }
-
-    fn slots(&self) -> std::sync::MutexGuard<'_, [u32; SLOTS]> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -13,6 +13,7 @@ use keeptime::rate::nodes::{GrantedNodes, node_indices};
 use keeptime::rate::steering::{Applied, Nodes, Phase, Wanted};
 use keeptime_control::Schedule;
 use keeptime_launch::process::{Progress, Said, run};
+use keeptime_locks::lock;
 use keeptime_model::application::Parameters;
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::goal::Goal;
@@ -20,8 +21,8 @@ use keeptime_model::reservation::{Ask, Handle, NodeChoice, Resources};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, Share};
 use serde::{Deserialize, Serialize};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -212,7 +213,7 @@ impl<'a> Watched<'a> {
             acted.with_context(|| format!("the run: {why:?}"))
         });
         acted?;
-        Ok(std::mem::take(&mut *self.trace()))
+        Ok(std::mem::take(&mut *lock(&self.trace)))
     }
 
     /// Seconds since the beginning.
@@ -250,7 +251,7 @@ impl<'a> Watched<'a> {
     /// # Errors
     /// If that does not happen.
     pub fn wait_for_first(&self) -> Result<()> {
-        self.wait_until("it has told no iteration", || !self.trace().iterations.is_empty())
+        self.wait_until("it has told no iteration", || !lock(&self.trace).iterations.is_empty())
     }
 
     fn wait_until(&self, otherwise: &str, is_so: impl Fn() -> bool) -> Result<()> {
@@ -267,7 +268,7 @@ impl<'a> Watched<'a> {
     fn heard(&self, line: &str) {
         if line.split(' ').next() == Some("iteration") {
             let at = self.now();
-            self.trace().iterations.push(at);
+            lock(&self.trace).iterations.push(at);
         }
     }
 
@@ -286,15 +287,11 @@ impl<'a> Watched<'a> {
             share: schedule.map(|schedule| f64::from(schedule.cpu().get()) / 1e6),
             period: schedule.map(|schedule| schedule.period().as_secs_f64()),
         };
-        let mut trace = self.trace();
+        let mut trace = lock(&self.trace);
         let is_new = trace.seen.last().is_none_or(|last| Seen { at: seen.at, ..*last } != seen);
         if is_new {
             trace.seen.push(seen);
         }
-    }
-
-    fn trace(&self) -> std::sync::MutexGuard<'_, Trace> {
-        self.trace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Whose turn it is to read what only the ledger has. Everything that is to be recorded waits for such a read, so there is one
 //! at a time, of one user after the other however many each asks for, and then none for as long as it took.
 
-use crate::locked::lock;
+use keeptime_locks::lock;
 use keeptime_model::reservation::UserName;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

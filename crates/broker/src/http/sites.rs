@@ -3,7 +3,6 @@
 use super::answers::Answers;
 use super::reservations::{answer, check_address, unexpected};
 use super::{Rejection, Shared, body};
-use crate::locked::lock;
 use crate::wire::Problem;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
@@ -11,6 +10,7 @@ use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use keeptime_engine::{Answer, Call, CallError, Caller, Engine};
+use keeptime_locks::lock;
 use keeptime_model::site::SiteSpec;
 use keeptime_model::topology::Node;
 use keeptime_sites::fronts;

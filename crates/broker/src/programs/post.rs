@@ -2,8 +2,8 @@
 //! that nothing is lost with those before it.
 
 use super::Report;
-use crate::locked::lock;
 use keeptime_engine::agents::Session;
+use keeptime_locks::lock;
 use keeptime_model::topology::NodeIndex;
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -2,7 +2,6 @@
 //! when they change, so that certificates are renewed and tokens revoked while the broker runs.
 
 use super::config::Tcp;
-use crate::locked::lock;
 use keeptime_credentials::certificate::Validity;
 use keeptime_credentials::dates;
 use keeptime_credentials::files::FileError;
@@ -11,6 +10,7 @@ use keeptime_credentials::tls::{AGENT, Clients, HTTP, Peer, Server, ServerFiles,
 use keeptime_credentials::token_file;
 use keeptime_credentials::tokens::{TokenId, Tokens};
 use keeptime_credentials::untrusted::Untrusted;
+use keeptime_locks::lock;
 use keeptime_model::errors::chain;
 use keeptime_model::units::WallTime;
 use std::error::Error;

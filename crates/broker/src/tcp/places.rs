@@ -1,7 +1,7 @@
 //! Places that whoever comes takes from those who have had theirs for longest: from their own, if they have too many,
 //! or else from whoever has most. So who opens connections as fast as they can keeps out nobody but themselves.
 
-use crate::locked::lock;
+use keeptime_locks::lock;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -378,7 +378,8 @@ mod tests {
         let answer = Answer::Course(course.clone());
         let _followed = Door::open(directory.path(), job, move |_| answer.clone()).unwrap();
         let _held =
-            Door::open(directory.path(), Handle::new(7), |_| Answer::State(Box::new(view()))).unwrap();
+            Door::open(directory.path(), Handle::new(7), |_| Answer::State(Box::new(view())))
+                .unwrap();
         let views = views(directory.path()).unwrap();
         assert_eq!((views.rates, views.courses), (vec![view()], vec![course]));
         let error = ask(directory.path(), Handle::new(8), Asked::State).unwrap_err();

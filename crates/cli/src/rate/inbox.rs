@@ -2,10 +2,11 @@
 //! waits, and of the last the newest alone is kept: it says the sum. So nothing piles up while an agent is waited for.
 
 use super::door::{Answer, Asked};
+use keeptime_locks::{lock, unpoisoned};
 use keeptime_model::units::Nanos;
 use std::collections::VecDeque;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 /// Where it is told. It is the same for all who have it.
@@ -81,12 +82,8 @@ impl Inbox {
     }
 
     fn tell(&self, change: impl FnOnce(&mut Told)) {
-        change(&mut self.told());
+        change(&mut lock(&self.0.told));
         self.0.changed.notify_all();
-    }
-
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.0.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -95,8 +92,9 @@ impl Inputs {
     pub fn next(&self, within: Duration) -> Option<Input> {
         let Self(inbox) = self;
         let changed = &inbox.0.changed;
-        let waited = changed.wait_timeout_while(inbox.told(), within, |told| told.is_empty());
-        waited.unwrap_or_else(PoisonError::into_inner).0.next()
+        let waited =
+            changed.wait_timeout_while(lock(&inbox.0.told), within, |told| told.is_empty());
+        unpoisoned(waited).0.next()
     }
 }
 

@@ -3,9 +3,10 @@
 use super::counted::{Count, Unit};
 use anyhow::{Context, Result};
 use keeptime_launch::process;
+use keeptime_locks::lock;
 use keeptime_model::units::Nanos;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,7 @@ impl Printed {
     /// Begins to run `command` by `sh -c`; instants are of `clock`.
     pub fn start(command: &str, clock: Instant) -> Self {
         let words = ["sh", "-c", command].map(str::to_owned);
-        let (heard, stopped) = (Arc::default(), Arc::<AtomicBool>::default());
+        let (heard, stopped) = (Arc::<Mutex<Heard>>::default(), Arc::<AtomicBool>::default());
         let (hears, is_over) = (Arc::clone(&heard), Arc::clone(&stopped));
         let thread = std::thread::spawn(move || {
             let is_over = || is_over.load(Ordering::Relaxed);
@@ -73,10 +74,6 @@ impl Heard {
             }
         }
     }
-}
-
-fn lock(heard: &Mutex<Heard>) -> MutexGuard<'_, Heard> {
-    heard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Printed {

@@ -4,9 +4,10 @@
 use super::AgentPlace;
 use keeptime_agent::client::{Client, ClientError};
 use keeptime_linux::descriptors;
+use keeptime_locks::lock;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -124,7 +125,7 @@ impl KeptAgent {
 fn start_each<I: Send + 'static>(items: Vec<I>, work: impl Fn(I) + Send + Sync + 'static) {
     let threads = items.len().min(THREADS_MAX);
     let items = Mutex::new(items.into_iter());
-    let next = move || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let next = move || lock(&items).next();
     let go = Arc::new(move || {
         while let Some(item) = next() {
             work(item);

@@ -4,11 +4,11 @@
 
 use super::call;
 use super::request::{Refusal, Request};
-use crate::progress::lock;
 use crate::sockets::{self, accepted};
 use crate::threads;
 use crate::transport::tcp::expect_node;
 use crate::transport::{LOOK_EVERY, watch_over};
+use keeptime_locks::lock;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::BTreeMap;

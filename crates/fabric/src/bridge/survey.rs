@@ -6,11 +6,11 @@ use super::costs::{Cost, Costs, detour_most};
 use super::request::Whom;
 use super::routes::{Way, candidates, choose, free, has_room};
 use crate::networks::{Network, apart};
-use crate::progress::lock;
 use crate::threads;
+use keeptime_locks::{lock, unpoisoned};
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -162,7 +162,7 @@ impl Survey {
                 return;
             }
             let waited = self.noted.wait_timeout(costs, left);
-            costs = waited.unwrap_or_else(PoisonError::into_inner).0;
+            costs = unpoisoned(waited).0;
         }
     }
 

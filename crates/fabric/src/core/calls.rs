@@ -5,7 +5,7 @@ use super::Patience;
 use crate::error::SendError;
 use crate::id::ContextId;
 use crate::link::Link;
-use crate::progress::lock;
+use keeptime_locks::lock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Instant;

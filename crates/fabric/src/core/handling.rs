@@ -5,8 +5,9 @@ use crate::flow::Unsent;
 use crate::link::{Home, Link};
 use crate::links::Current;
 use crate::listen::Listeners;
-use crate::progress::{Work, lock};
+use crate::progress::Work;
 use crate::transport::Broken;
+use keeptime_locks::lock;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

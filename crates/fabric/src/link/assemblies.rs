@@ -3,7 +3,7 @@
 
 use crate::frame::{Frame, Malformed};
 use crate::id::Place;
-use crate::progress::lock;
+use keeptime_locks::lock;
 use std::collections::hash_map::{Entry, OccupiedEntry};
 use std::collections::{HashMap, TryReserveError};
 use std::sync::Mutex;

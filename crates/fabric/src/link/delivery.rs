@@ -9,8 +9,8 @@ use crate::id::{Place, ResourceId};
 use crate::inbox::{Arrived, Body, Fetch, Offered};
 use crate::matching::Tag;
 use crate::payload::Buffer;
-use crate::progress::lock;
 use crate::transport::Sink;
+use keeptime_locks::lock;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -5,8 +5,8 @@ use super::out::Out;
 use super::{Home, Link};
 use crate::frame::Frame;
 use crate::payload::Payload;
-use crate::progress::try_lock;
 use crate::transport::{self, Broken};
+use keeptime_locks::try_lock;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -1,7 +1,8 @@
 //! What threads sleep on: descriptors that are watched, a bell, and each on its own.
 
+use super::Work;
 use super::sleepers::{Room, Sleeper};
-use super::{Work, lock, try_lock};
+use keeptime_locks::{lock, try_lock};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};

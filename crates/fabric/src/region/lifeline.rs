@@ -2,8 +2,8 @@
 //! that is killed cannot, and what is mapped stays. But the kernel closes for it the one end for writing of a pipe, whose
 //! other end it hands to readers. A thread waits for that, so that who reads looks at a word and asks nobody.
 
-use crate::progress::lock;
 use crate::threads;
+use keeptime_locks::lock;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};

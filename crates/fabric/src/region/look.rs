@@ -4,7 +4,8 @@ use super::error::RegionError;
 use super::layout::CELL;
 use super::packet::Question;
 use super::read::{Reader, Reading, Way};
-use crate::progress::{after, lock};
+use crate::progress::after;
+use keeptime_locks::lock;
 use std::time::{Duration, Instant};
 
 /// What a look at one region finds.

@@ -11,7 +11,7 @@ use crate::context::{Context, Resource};
 use crate::error::RegisterError;
 use crate::id::ResourceId;
 use crate::mapping::Access;
-use crate::progress::lock;
+use keeptime_locks::lock;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 

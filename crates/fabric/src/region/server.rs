@@ -12,6 +12,7 @@ use crate::random;
 use crate::real_time::{self, Priority};
 use crate::sockets::{accepted, datagrams, user_of};
 use crate::threads;
+use keeptime_locks::{read, write};
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -23,7 +24,7 @@ use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, Release};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -178,7 +179,7 @@ fn answer(socket: &UdpSocket, table: &Table, stop: &AtomicBool) {
         let Ok((length, from)) = socket.recv_from(&mut bytes) else { continue };
         let Some(question) = Question::decode(&bytes[..length]) else { continue };
         let answer = {
-            let table = table.read().unwrap_or_else(PoisonError::into_inner);
+            let table = read(table);
             let region = table.get(question.region as usize).and_then(Option::as_ref);
             respond(question, region, &mut sessions, &mut slots)
         };
@@ -333,7 +334,7 @@ impl Shell {
 
     fn open(&self, id: u64, slot: u32, key: u64) -> (Reply, Option<OwnedFd>) {
         let adds = {
-            let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+            let table = read(&self.table);
             let held = table.get(slot as usize).and_then(Option::as_ref);
             held.filter(|held| held.key == key).map(|held| held.layout.adds())
         };
@@ -403,14 +404,14 @@ fn refused(why: String) -> Reply {
 }
 
 fn free_slot(table: &Table) -> Option<u32> {
-    let table = table.read().unwrap_or_else(PoisonError::into_inner);
+    let table = read(table);
     let free = table.iter().position(Option::is_none).unwrap_or(table.len()) as u32;
     (free < REGIONS_MOST).then_some(free)
 }
 
 /// Puts `held` into its place, and returns what was there.
 fn set(table: &Table, slot: u32, held: Option<Held<Mapped>>) -> Option<Held<Mapped>> {
-    let mut table = table.write().unwrap_or_else(PoisonError::into_inner);
+    let mut table = write(table);
     let slot = slot as usize;
     if table.len() <= slot {
         table.resize_with(slot + 1, || None);

@@ -5,9 +5,9 @@
 use super::clock::Clock;
 use crate::bridge::{Flow, Outgoing};
 use crate::frame::{HEAD, PIECE_MOST};
-use crate::progress::lock;
 use crate::transport::assemble::Assembler;
 use crate::transport::{Broken, Ends, Receiver, Receiving, Sender, Sending, Sent, Sink};
+use keeptime_locks::lock;
 use nix::errno::Errno;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};

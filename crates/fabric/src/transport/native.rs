@@ -22,8 +22,8 @@ use super::{
     ring_bell, tcp, watch_over,
 };
 use crate::frame::{EAGER_MOST, HEAD, Head, Malformed};
-use crate::progress::lock;
 use address::TOLD_MOST;
+use keeptime_locks::lock;
 use library::End;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::io::{self, Read, Write};

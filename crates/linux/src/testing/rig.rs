@@ -15,6 +15,7 @@ use crate::segments;
 use crate::tc::{
     Handle, SHAPER_MAJOR, Shaper, TREE_MAJOR, Tree, apply, diff, observe, removal, shaper_diff,
 };
+use keeptime_locks::lock;
 use keeptime_model::errors::chain;
 use keeptime_model::units::{Bytes, Nanos};
 use nix::sched::{CloneFlags, unshare};
@@ -27,7 +28,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 /// A cluster of nodes around one switch.
@@ -337,7 +338,7 @@ impl Traffic {
         std::thread::spawn(move || {
             let mut buffer = vec![0; CHUNK_BYTES];
             while let Ok(length @ 1..) = receiver.read(&mut buffer) {
-                let mut received = count.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut received = lock(&count);
                 *received = Received { bytes: received.bytes + length as u64, at: Instant::now() };
             }
         });
@@ -361,9 +362,7 @@ impl Drop for Traffic {
 /// from arrival to arrival: a slow flow comes in packets of up to 64 KiB at once (TCP segments
 /// them late), one of which more or less would be 2 % of 10 Mbit/s over 3 s.
 pub fn measure(traffic: &[&Traffic], span: Duration) -> Vec<f64> {
-    let read = || -> Vec<Received> {
-        traffic.iter().map(|t| *t.received.lock().unwrap_or_else(PoisonError::into_inner)).collect()
-    };
+    let read = || -> Vec<Received> { traffic.iter().map(|t| *lock(&t.received)).collect() };
     let before = read();
     std::thread::sleep(span);
     let rate = |(after, before): (Received, Received)| match after.bytes - before.bytes {
@@ -394,7 +393,7 @@ impl JobCgroups {
     /// One at a time, since it takes the whole process along.
     fn inside<R>(&self, directory: &Path, make: impl FnOnce() -> R) -> R {
         static MOVING: Mutex<()> = Mutex::new(());
-        let _guard = MOVING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = lock(&MOVING);
         let home = own_cgroup(&self.root);
         let enter = |directory: &Path| {
             std::fs::write(directory.join("cgroup.procs"), std::process::id().to_string())

@@ -7,9 +7,9 @@ use super::registrations::Registrations;
 use super::subscriptions::Subscriptions;
 use super::welcome::{Standing, Welcome};
 use crate::directory::protocol::{Answer, ContextInfo, Request};
-use crate::progress::lock;
+use keeptime_locks::{lock, unpoisoned};
 use std::mem;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// For whom and to which servers a client is, and what it knows.
@@ -51,7 +51,7 @@ impl Shared {
         time: Duration,
     ) -> MutexGuard<'a, State> {
         let waited = self.changed.wait_timeout(state, time);
-        waited.unwrap_or_else(PoisonError::into_inner).0
+        unpoisoned(waited).0
     }
 
     /// Wakes whoever waits for a change.

@@ -2,7 +2,7 @@
 //! others over several networks has one rail to most of them.
 
 use crate::descriptors::descriptors_most;
-use crate::progress::lock;
+use keeptime_locks::lock;
 use std::sync::{Arc, Mutex};
 
 /// Rails beside others of a context at a time: one more to each of a thousand nodes. Each takes some hundred KiB of the

@@ -1,9 +1,9 @@
 //! What both halves use: the sockets, the state of the stream, the way to send.
 
 use super::{BATCH, BATCH_SEGMENTS, BEFORE};
-use crate::progress::lock;
 use crate::transport::Broken;
 use crate::transport::reliable::{self, Heard, Segment, Sending};
+use keeptime_locks::lock;
 use keeptime_model::units::Nanos;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::IpMtu;
