@@ -16,7 +16,7 @@ use keeptime::machine::Machine;
 use keeptime_balancers::balancer::Balancer;
 use keeptime_broker::client::Client;
 use keeptime_broker::config::Config;
-use keeptime_broker::core::now;
+use keeptime_credentials::dates::now;
 use keeptime_load::report::Report;
 use keeptime_model::name::Name;
 use keeptime_model::site::{BalancerPlace, Guarantee, SiteSpec};

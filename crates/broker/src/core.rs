@@ -15,6 +15,7 @@ use crate::outbox::Outbox;
 use crate::records::{self, Found, RecordError};
 use crate::wire::Happened;
 use keeptime_agent::clock::Clock;
+use keeptime_credentials::dates::now;
 use keeptime_engine::{
     Answer, Call, CallError, Caller, Cluster, Engine, Event, Input, Moment, Output, Policy, Step,
     Ticket, book,
@@ -29,7 +30,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
@@ -776,11 +777,6 @@ impl Clocks {
         }
         self.is_behind = is_behind;
     }
-}
-
-/// Now, as the clock of this machine shows it.
-pub fn now() -> WallTime {
-    SystemTime::now().into()
 }
 
 #[cfg(test)]

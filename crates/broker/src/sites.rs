@@ -1,8 +1,9 @@
 //! The loop that steers web sites, on a thread of its own: the engine is its record. That there is one
 //! loop for a cluster follows from the ledger, which has one writer.
 
-use crate::core::{Handle as Core, now};
+use crate::core::Handle as Core;
 use crate::loads::Loads;
+use keeptime_credentials::dates::now;
 use keeptime_engine::{Call, Caller, Engine};
 use keeptime_linux::vital;
 use keeptime_locks::lock;

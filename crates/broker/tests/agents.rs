@@ -6,7 +6,8 @@ mod world;
 
 use keeptime_agent::link::{FromAgent, ToAgent, VERSION};
 use keeptime_broker::agents::{Hub, Reception, Speaker};
-use keeptime_broker::core::{Core, CoreError, Handle, now};
+use keeptime_broker::core::{Core, CoreError, Handle};
+use keeptime_credentials::dates::now;
 use keeptime_engine::call::Reason;
 use keeptime_engine::{Call, CallError, Caller, Cluster, Policy};
 use keeptime_ledger::{Fault, MemoryDisk, MemoryLedger, Writer};

@@ -6,8 +6,9 @@
 mod world;
 
 use keeptime_broker::agents::Hub;
-use keeptime_broker::core::{Core, CoreError, Counters, Handle, SNAPSHOT_EVERY, Unavailable, now};
+use keeptime_broker::core::{Core, CoreError, Counters, Handle, SNAPSHOT_EVERY, Unavailable};
 use keeptime_broker::records;
+use keeptime_credentials::dates::now;
 use keeptime_engine::book::Book;
 use keeptime_engine::{Answer, Call, Caller, Cluster, Event, Policy, Step};
 use keeptime_ledger::{
