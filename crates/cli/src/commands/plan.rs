@@ -7,7 +7,7 @@ use crate::hold::reserved_for;
 use crate::lasting::{Lasting, Source};
 use crate::{brokers, named, story};
 use anyhow::Result;
-use keeptime_broker::core::now;
+use keeptime_credentials::dates::now;
 use keeptime_model::reservation::Request;
 use keeptime_planner::translate::{Decision, Verdict};
 

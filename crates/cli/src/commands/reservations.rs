@@ -86,12 +86,12 @@ pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
         }
         Err(error) => {
             let waited = arguments.wait.map(|_| Nanos::from(asked.elapsed()));
-            let told = match (arguments.json, arguments.quiet) {
-                (true, _) => Told::Json,
-                (false, true) => Told::Aside,
-                (false, false) => Told::Words,
+            let manner = match (arguments.json, arguments.quiet) {
+                (true, _) => Manner::Json,
+                (false, true) => Manner::Aside,
+                (false, false) => Manner::Words,
             };
-            tell_refused(error, waited, Some(asked_for), told)
+            tell_refused(error, waited, Some(asked_for), manner)
         }
     }
 }
@@ -383,12 +383,12 @@ pub(super) fn refused_lasting(
     asked_for: Option<AskedFor>,
     json: bool,
 ) -> Result<Ending> {
-    tell_refused(error, waited_nanos, asked_for, if json { Told::Json } else { Told::Words })
+    tell_refused(error, waited_nanos, asked_for, if json { Manner::Json } else { Manner::Words })
 }
 
 /// How a refusal is told.
 #[derive(Debug, Clone, Copy)]
-enum Told {
+enum Manner {
     /// As JSON.
     Json,
     /// As sentences.
@@ -401,7 +401,7 @@ fn tell_refused(
     error: ClientError,
     waited_nanos: Option<Nanos>,
     asked_for: Option<AskedFor>,
-    told: Told,
+    manner: Manner,
 ) -> Result<Ending> {
     let Some(Problem { handle, refusal: Some(refusal), .. }) = error.problem() else {
         return Err(failure(error));
@@ -411,14 +411,14 @@ fn tell_refused(
         let why = refusal.words(&in_local_time);
         format!("{name}refused: {why}\n{}", offers(refusal, asked_for))
     };
-    match told {
-        Told::Json => {
+    match manner {
+        Manner::Json => {
             let end = refusal.latest_end_unix_nanos;
             let lasting = asked_for.map(|AskedFor { lasting, from }| lasting.told(from, end));
             print_json(&ToldRefusal { problem: error.problem(), waited_nanos, lasting })?;
         }
-        Told::Words => print!("{}", words()),
-        Told::Aside => eprint!("{}", words()),
+        Manner::Words => print!("{}", words()),
+        Manner::Aside => eprint!("{}", words()),
     }
     Ok(Ending::Refused)
 }
