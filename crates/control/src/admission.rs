@@ -1,24 +1,19 @@
-//! Whether a node can give what was promised: the utilisation bound of earliest-deadline-first, and
-//! what each mechanism takes at all.
+//! Whether the scheduler in user space can give what a node was promised: the utilisation bound of
+//! earliest-deadline-first, and what that scheduler takes at all.
 //!
-//! Tasks whose slices add up to no more than the processors all have them in every period if the one
-//! whose period ends first goes first (Liu and Layland, for one processor). What bounds the sum here:
+//! Each task stays on one processor. Tasks whose slices add up to no more than the processor all have
+//! them in every period if the one whose period ends first goes first (Liu and Layland). So tasks must
+//! fit in there one by one; the scheduler itself takes 2 % (VSched: "over 98 % of the CPU").
 //!
-//! * **`SCHED_DEADLINE`**: the kernel promises 95 % of each processor and keeps 5 % for ordinary tasks:
-//!   90 % are left. It schedules tasks on all processors together, where the same sum bounds how late a
-//!   slice can be, not that it never is. The sum is taken in the kernel's own fixed point.
-//! * **bandwidth of control groups**: a limit, no promise; nothing but the processors bounds it.
-//! * **user-level EDF**: each task stays on one processor, so tasks must fit in there one by one; the
-//!   scheduler itself takes 2 % (VSched: "over 98 % of the CPU").
+//! The kernel's own mechanisms are not asked here: `SCHED_DEADLINE` answers by itself how much it would
+//! still promise, and the bandwidth of a control group is a limit, no promise.
 
 use crate::schedule::Schedule;
 use keeptime_model::units::{CpuPpm, Nanos};
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// What one mechanism on one node admits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// What the scheduler of one node admits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// How many processors there are.
     pub processors: u32,
@@ -30,18 +25,6 @@ pub struct Bounds {
     pub slice_least_nanos: Nanos,
     /// The shortest and the longest period.
     pub periods_nanos: [Nanos; 2],
-    /// Where tasks run.
-    pub placement: Placement,
-}
-
-/// Where the tasks of a node run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Placement {
-    /// On any processor, moved at any time.
-    Global,
-    /// Each on one processor.
-    Partitioned,
 }
 
 /// Why tasks are not admitted.
@@ -72,7 +55,7 @@ pub enum Refusal {
         /// What was asked for.
         wanted: CpuPpm,
     },
-    /// A slice that is shorter than the mechanism keeps.
+    /// A slice that is shorter than the scheduler keeps.
     #[error("a slice of {slice} is too short; the least is {least}")]
     SliceTooShort {
         /// The bound.
@@ -80,7 +63,7 @@ pub enum Refusal {
         /// What was asked for.
         slice: Nanos,
     },
-    /// A period that the mechanism does not keep.
+    /// A period that the scheduler does not keep.
     #[error("a period of {period} cannot be kept; {} to {} can", .periods[0], .periods[1])]
     Period {
         /// The bounds.
@@ -91,32 +74,6 @@ pub enum Refusal {
 }
 
 impl Bounds {
-    /// `SCHED_DEADLINE` on a node with so many processors: 95 % (`sched_rt_runtime_us`) less the 5 %
-    /// that each processor's fair server holds; slices from 1,024 ns, periods from 100 us to 2^22 us.
-    pub const fn sched_deadline(processors: u32) -> Self {
-        Self {
-            processors,
-            each_ppm: CpuPpm::from_percent(90),
-            task_most_ppm: CpuPpm::from_percent(100),
-            slice_least_nanos: Nanos::new(1_024),
-            periods_nanos: [Nanos::new(100_000), Nanos::new((1 << 22) * 1_000)],
-            placement: Placement::Global,
-        }
-    }
-
-    /// CPU bandwidth of control groups: a quota of at least 1 ms, periods of 1 ms to 1 s; a group
-    /// has as many processors as it likes.
-    pub const fn bandwidth(processors: u32) -> Self {
-        Self {
-            processors,
-            each_ppm: CpuPpm::from_percent(100),
-            task_most_ppm: CpuPpm::new(u32::MAX),
-            slice_least_nanos: Nanos::from_millis(1),
-            periods_nanos: [Nanos::from_millis(1), Nanos::from_secs(1)],
-            placement: Placement::Global,
-        }
-    }
-
     /// A scheduler in user space that stops and continues processes: it wakes some tens of
     /// microseconds late, so slices under a millisecond would be mostly lateness.
     pub const fn user_level(processors: u32) -> Self {
@@ -126,7 +83,6 @@ impl Bounds {
             task_most_ppm: CpuPpm::from_percent(98),
             slice_least_nanos: Nanos::from_millis(1),
             periods_nanos: [Nanos::from_millis(2), Nanos::from_secs(86_400)],
-            placement: Placement::Partitioned,
         }
     }
 
@@ -163,23 +119,11 @@ impl Bounds {
         for task in wanted {
             self.check(*task)?;
         }
-        let (free, asked) = (self.left(running), sum(wanted));
-        let kernel_free = self.kernel_capacity().saturating_sub(self.kernel_sum(running));
-        let left = free
-            .checked_sub(asked)
-            .filter(|_| self.kernel_sum(wanted) <= kernel_free)
-            // Where the kernel alone has too little, that is what is told.
-            .ok_or_else(|| Refusal::Full {
-                free: free.min(of_kernel(kernel_free)),
-                wanted: asked,
-            })?;
-        match self.placement {
-            Placement::Global => Ok(left),
-            Placement::Partitioned => {
-                let all: Vec<_> = running.iter().chain(wanted).copied().collect();
-                self.partition(&all).map(|_| left)
-            }
-        }
+        let (free, wanted_cpu) = (self.left(running), sum(wanted));
+        let full = Refusal::Full { free, wanted: wanted_cpu };
+        let left = free.checked_sub(wanted_cpu).ok_or(full)?;
+        let all: Vec<_> = running.iter().chain(wanted).copied().collect();
+        self.partition(&all).map(|_| left)
     }
 
     /// What may still be promised beside `running`.
@@ -227,31 +171,10 @@ impl Bounds {
         }
         Ok(())
     }
-
-    /// As the kernel adds up (`to_ratio()` in kernel/sched/core.c): 20 bits after the point, each task
-    /// rounded down.
-    fn kernel_sum(&self, tasks: &[Schedule]) -> u64 {
-        let ratio = |task: &Schedule| {
-            let ratio =
-                (u128::from(task.slice().get()) << 20) / u128::from(task.period().get().max(1));
-            u64::try_from(ratio).unwrap_or(u64::MAX)
-        };
-        tasks.iter().map(ratio).fold(0, u64::saturating_add)
-    }
-
-    fn kernel_capacity(&self) -> u64 {
-        (u64::from(self.each_ppm.get()) << 20) / 1_000_000 * u64::from(self.processors)
-    }
 }
 
 fn equal_part(cpu: CpuPpm, processes: usize) -> CpuPpm {
     CpuPpm::new(cpu.get() / u32::try_from(processes.max(1)).unwrap_or(u32::MAX))
-}
-
-/// What has this ratio in the kernel, rounded down.
-fn of_kernel(ratio: u64) -> CpuPpm {
-    let ppm = (u128::from(ratio) * 1_000_000) >> 20;
-    CpuPpm::new(u32::try_from(ppm).unwrap_or(u32::MAX))
 }
 
 fn sum(tasks: &[Schedule]) -> CpuPpm {
@@ -269,38 +192,24 @@ mod tests {
     }
 
     #[test]
-    fn two_processors_promise_what_the_kernel_was_seen_to_promise() {
-        let bounds = Bounds::sched_deadline(2);
-        assert_eq!(bounds.admit(&[], &[task(90, 100), task(90, 100)]), Ok(CpuPpm::new(0)));
-        let refusal = bounds.admit(&[task(90, 100), task(80, 20)], &[task(11, 50)]).unwrap_err();
-        assert_eq!(refusal.to_string(), "the node has 10 % left, and 11 % was asked for");
-    }
-
-    // Three times 943,718 of 2^20 are promised; 270 % in two whole processors and a part are one more than that.
-    #[test]
-    fn what_the_kernel_does_not_have_when_it_adds_up_is_not_promised() {
-        let bounds = Bounds::sched_deadline(3);
-        assert_eq!(bounds.admit(&[task(90, 9); 2], &[task(90, 9)]), Ok(CpuPpm::new(0)));
-        let refusal = bounds.admit(&[task(100, 9); 2], &[task(70, 9)]).unwrap_err();
-        assert_eq!(refusal.to_string(), "the node has 69.9998 % left, and 70 % was asked for");
+    fn a_node_promises_what_it_has_left() {
+        let bounds = Bounds::user_level(2);
+        assert_eq!(bounds.admit(&[], &[task(98, 100), task(98, 100)]), Ok(CpuPpm::new(0)));
+        assert_eq!(bounds.admit(&[task(90, 100)], &[task(80, 20)]), Ok(CpuPpm::from_percent(26)));
+        let refusal = bounds.admit(&[task(90, 100), task(80, 20)], &[task(27, 50)]).unwrap_err();
+        assert_eq!(refusal.to_string(), "the node has 26 % left, and 27 % was asked for");
     }
 
     #[test]
-    fn what_a_mechanism_does_not_keep_is_told() {
-        let bounds = Bounds::sched_deadline(1);
-        let refusal = |cpu, nanos| {
-            let task = Schedule::new(CpuPpm::new(cpu), Nanos::new(nanos));
+    fn what_the_scheduler_does_not_keep_is_told() {
+        let bounds = Bounds::user_level(2);
+        let refusal = |percent, period_nanos| {
+            let task = Schedule::new(CpuPpm::from_percent(percent), Nanos::new(period_nanos));
             bounds.admit(&[], &[task]).unwrap_err().to_string()
         };
-        assert!(refusal(1_000_001, 1_000_000).contains("at most 100 %"));
-        assert!(
-            refusal(500_000, 99_999).contains("100 us to 4.194304 s"),
-            "{}",
-            refusal(500_000, 99_999)
-        );
-        assert!(refusal(10_000, 100_000).contains("slice of 1 us"), "{}", refusal(10_000, 100_000));
-        assert!(Bounds::bandwidth(1).admit(&[], &[task(5, 10)]).is_err(), "a quota of 0.5 ms");
-        assert_eq!(Bounds::bandwidth(2).admit(&[], &[task(200, 10)]), Ok(CpuPpm::new(0)));
+        assert!(refusal(99, 2_000_000).contains("at most 98 %"));
+        assert!(refusal(90, 1_999_999).contains("2 ms to 86400 s"), "{}", refusal(90, 1_999_999));
+        assert!(refusal(10, 5_000_000).contains("slice of 500 us"), "{}", refusal(10, 5_000_000));
     }
 
     #[test]
@@ -316,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_what_its_mechanism_takes() {
+    fn a_part_is_what_the_scheduler_takes() {
         let bounds = Bounds::user_level(2);
         let part = |percent, millis, processes| {
             bounds.part(CpuPpm::from_percent(percent), Nanos::from_millis(millis), processes)
@@ -369,8 +278,9 @@ mod tests {
         #[test]
         fn admitted_tasks_have_their_slices(tasks in prop::collection::vec((1u64..40, 1usize..5), 1..6)) {
             let periods = [20u64, 30, 40, 60, 120];
-            let bounds = Bounds { each_ppm: CpuPpm::from_percent(100), slice_least_nanos: Nanos::new(1),
-                periods_nanos: [Nanos::new(1), Nanos::from_secs(1)], ..Bounds::sched_deadline(1) };
+            let all = CpuPpm::from_percent(100);
+            let bounds = Bounds { processors: 1, each_ppm: all, task_most_ppm: all,
+                slice_least_nanos: Nanos::new(1), periods_nanos: [Nanos::new(1), Nanos::from_secs(1)] };
             let tasks: Vec<_> = tasks.iter().map(|(slice, at)| ((*slice).min(periods[*at]), periods[*at])).collect();
             let schedules: Vec<_> = tasks.iter().map(|(slice, period)| {
                 // Rounded up, so that the slice is what the task needs.

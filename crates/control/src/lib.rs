@@ -5,7 +5,7 @@
 //! * [`policy`]: how the next schedule is found: the paper's search, or by a model and feedback;
 //! * [`full_speed`]: what "100 %" is: found at the start, followed as it wanders;
 //! * [`schedule`]: (period, slice), and what a node's scheduler takes;
-//! * [`admission`]: whether a node can give what was promised: the EDF bound and the kernel's limits;
+//! * [`admission`]: whether the scheduler in user space can give what a node was promised: the EDF bound;
 //! * [`pace`]: a run that is held at the time that was promised for it, with less CPU than it has;
 //! * [`phase`]: periods that begin on all nodes at the same time;
 //! * `plant` (feature `plant`): simulated programs to try controllers on.

@@ -276,7 +276,7 @@ fn planted_bugs_are_found() {
 /// Applications that share two nodes of one processor each. With `careless`, targets are set without
 /// asking whether the nodes have room.
 fn share_nodes(seed: u64, careless: bool) -> Result<(), String> {
-    let bounds = Bounds { slice_least_nanos: Nanos::new(0), ..Bounds::sched_deadline(1) };
+    let bounds = Bounds { slice_least_nanos: Nanos::new(0), ..Bounds::user_level(1) };
     let mut random = Random::new(seed);
     let mut applications: Vec<(Controller, GainPlant, Vec<CpuPpm>)> = Vec::new();
     for step in 0..120 {
