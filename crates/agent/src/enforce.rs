@@ -20,7 +20,7 @@ use cpu::CpuKeeper;
 use keeptime_control::admission::Bounds;
 use keeptime_linux::cgroup::{CgroupError, Group, GroupClaim, Hierarchies};
 use keeptime_linux::egress::{self, Egress, Flow, Link};
-use keeptime_linux::flows::{self, FlowTable, Flows, FlowsError, Settings};
+use keeptime_linux::flows::{self, FlowTable, Flows, FlowsError};
 use keeptime_linux::link::interfaces;
 use keeptime_linux::machine;
 use keeptime_linux::netlink::{NetlinkError, Socket};
@@ -414,12 +414,7 @@ impl Kernel {
     fn set_table(&mut self, observed: &FlowTable, wanted: &FlowTable) -> Result<(), BoxedError> {
         let installed =
             !tc::programs(&mut self.socket, self.place.ifindex, tc::Hook::Egress)?.is_empty();
-        let settings = Settings {
-            job_level: self.group.id()?.level + 1,
-            control: None,
-            control_class: None,
-            major: self.place.major,
-        };
+        let settings = egress::settings(self.place, self.group.id()?.level + 1, wanted);
         match &mut self.flows {
             Some(flows) if installed && flows.is_current() => {
                 flows.keep_settings(&settings)?;

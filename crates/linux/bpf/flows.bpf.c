@@ -182,12 +182,6 @@ static __always_inline void best_effort(struct __sk_buff *skb, const struct flow
 	remove_mark(skb, packet);
 }
 
-static __always_inline int may_mark(struct __sk_buff *skb, const struct flow_settings *set)
-{
-	return set->control_cgroup_id &&
-	       bpf_skb_ancestor_cgroup_id(skb, set->control_level) == set->control_cgroup_id;
-}
-
 /* Another number at the end of its name whenever it does something else: src/flows.rs knows by it
  * whether what an earlier agent left is this program. */
 SEC("classifier")
@@ -202,8 +196,8 @@ int keeptime_flows2(struct __sk_buff *skb)
 	if (!set)
 		return TC_ACT_UNSPEC;
 	read_packet(skb, &packet);
-	if (packet.resolves && set->control_class_id) {
-		skb->priority = set->control_class_id;
+	if (packet.resolves && set->resolution_class_id) {
+		skb->priority = set->resolution_class_id;
 		remove_mark(skb, &packet);
 		return TC_ACT_UNSPEC;
 	}
@@ -211,7 +205,7 @@ int keeptime_flows2(struct __sk_buff *skb)
 	if (flow) {
 		skb->priority = flow->class_id;
 		set_dscp(skb, &packet, flow->dscp & 0x3f);
-	} else if (!packet.version || !may_mark(skb, set)) {
+	} else {
 		best_effort(skb, set, &packet);
 	}
 	/* Not an end: programs of others on this hook come after us. */

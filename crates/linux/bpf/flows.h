@@ -19,10 +19,9 @@ struct flow_value {
 
 /* One for all flows of an interface. */
 struct flow_settings {
-	__u64 control_cgroup_id;	/* may mark its packets itself; 0: nobody may */
-	__u32 control_level;	/* depth of that cgroup below the root of the v2 hierarchy */
-	__u32 job_level;	/* depth of the jobs' cgroups */
-	__u32 control_class_id;	/* class of address resolution; 0: none */
+	__u32 reserved[3];	/* of another size, what an older agent left could not be taken over */
+	__u32 job_level;	/* depth of the jobs' cgroups below the root of the v2 hierarchy */
+	__u32 resolution_class_id;	/* class of address resolution; 0: none */
 	__u32 class_major;	/* major number of the tree, in the low 16 bits */
 };
 

@@ -14,7 +14,7 @@
 //! to the link and is longer than a frame takes longer than 250 us; 12.5 us where low latency is asked for, or
 //! a flow is policed on the way.
 
-use crate::flows::{FLOW_ENTRIES_MAX, FlowKey, FlowMark, FlowTable};
+use crate::flows::{FLOW_ENTRIES_MAX, FlowKey, FlowMark, FlowTable, Settings};
 use crate::tc::{Class, Filter, Handle, Leaf, Match, Place, Queue, Tree};
 use keeptime_model::assignment::TrafficClass;
 use keeptime_model::units::{BitsPerSecond, Bytes, Nanos, Share};
@@ -130,6 +130,16 @@ pub fn plan(
     let default_minor = BEST_EFFORT_MINOR;
     let tree = Tree { place, default_minor, classes, filters: BTreeMap::new() };
     Ok(Egress { tree, table, packet_max: packet_max(link, &merged) })
+}
+
+/// What the flow program must know of a node that has this table, whose jobs' cgroups are `job_level` below
+/// the root. While something is reserved address resolution goes first, as at a switch port: a packet
+/// cannot leave before its receiver is found, and behind a queue of best effort that takes a third of a
+/// second on a link of 100 Mbit/s that is reserved as far as it can be. An empty table has no classes.
+pub fn settings(place: Place, job_level: u32, table: &FlowTable) -> Settings {
+    let control = Handle { major: place.major, minor: CONTROL_MINOR };
+    let resolution = (!table.entries.is_empty()).then_some(control);
+    Settings { job_level, resolution, major: place.major }
 }
 
 /// The tree of a switch port: premium and control by DiffServ code point, and a shallow buffer
@@ -489,6 +499,17 @@ mod tests {
             .map(|n| egress.tree.classes[&(FLOW_MINOR_MIN + n)].rate.get() / 1_000_000)
             .collect();
         assert_eq!(rates, [30, 10]);
+    }
+
+    #[test]
+    fn address_resolution_goes_first_as_long_as_there_are_classes() {
+        let class_of = |flows: &[Flow]| {
+            let table = plan(&link(100), PLACE, flows, &FlowTable::default()).unwrap().table;
+            settings(PLACE, 2, &table).resolution
+        };
+        assert_eq!(class_of(&[]), None);
+        let class = class_of(&[premium(7, 1, 40)]);
+        assert_eq!(class, Some(Handle { major: PLACE.major, minor: CONTROL_MINOR }));
     }
 
     #[test]

@@ -61,21 +61,10 @@ pub struct Settings {
     /// How deep below the root of the v2 hierarchy the jobs' cgroups are; processes in cgroups
     /// below them count as the job's.
     pub job_level: u32,
-    /// Whose processes may mark their packets themselves.
-    pub control: Option<ControlCgroup>,
-    /// Where address resolution goes.
-    pub control_class: Option<Handle>,
+    /// Where address resolution goes; nothing = where it goes without us.
+    pub resolution: Option<Handle>,
     /// The major number of the tree: only we put packets into its classes.
     pub major: u16,
-}
-
-/// The cgroup of those who may mark their packets themselves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ControlCgroup {
-    /// Its number, not 0.
-    pub id: u64,
-    /// Its depth below the root of the hierarchy.
-    pub level: u32,
 }
 
 /// One step of a change.
@@ -363,10 +352,9 @@ struct RawValue {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct RawSettings {
-    control_cgroup_id: u64,
-    control_level: u32,
+    reserved: [u32; 3],
     job_level: u32,
-    control_class_id: u32,
+    resolution_class_id: u32,
     class_major: u32,
 }
 
@@ -406,12 +394,10 @@ impl From<RawValue> for FlowMark {
 
 impl From<Settings> for RawSettings {
     fn from(settings: Settings) -> Self {
-        let control = settings.control.unwrap_or(ControlCgroup { id: 0, level: 0 });
         Self {
-            control_cgroup_id: control.id,
-            control_level: control.level,
+            reserved: [0; 3],
             job_level: settings.job_level,
-            control_class_id: settings.control_class.map_or(0, Handle::to_u32),
+            resolution_class_id: settings.resolution.map_or(0, Handle::to_u32),
             class_major: u32::from(settings.major),
         }
     }
@@ -419,12 +405,10 @@ impl From<Settings> for RawSettings {
 
 impl From<RawSettings> for Settings {
     fn from(raw: RawSettings) -> Self {
-        let control = ControlCgroup { id: raw.control_cgroup_id, level: raw.control_level };
-        let class = Handle::from_u32(raw.control_class_id);
+        let class = Some(raw.resolution_class_id).filter(|class| *class != 0);
         Self {
             job_level: raw.job_level,
-            control: Some(control).filter(|control| control.id != 0),
-            control_class: Some(class).filter(|class| class.to_u32() != 0),
+            resolution: class.map(Handle::from_u32),
             major: raw.class_major as u16,
         }
     }
@@ -460,9 +444,8 @@ mod tests {
         );
         assert_eq!(offset_of!(RawKey, destination), 8);
         assert_eq!(offset_of!(RawValue, dscp), 4);
-        assert_eq!(offset_of!(RawSettings, control_level), 8);
         assert_eq!(offset_of!(RawSettings, job_level), 12);
-        assert_eq!(offset_of!(RawSettings, control_class_id), 16);
+        assert_eq!(offset_of!(RawSettings, resolution_class_id), 16);
         assert_eq!(offset_of!(RawSettings, class_major), 20);
         let header = include_str!("../bpf/flows.h");
         assert!(header.contains(&format!("#define FLOWS_MAX {FLOW_ENTRIES_MAX}")));

@@ -6,8 +6,8 @@
 use crate::cgroup::{CgroupError, Group, Hierarchies};
 use crate::deadline::{self, DeadlineSpec, Sleeper};
 use crate::disk::{DiskLimits, Version, disks};
-use crate::egress::{Link, switch_port};
-use crate::flows::{FlowTable, Flows, FlowsError, Settings};
+use crate::egress::{self, Link, switch_port};
+use crate::flows::{FlowTable, Flows, FlowsError};
 use crate::netlink::{NetlinkError, Socket};
 use crate::syscall::SyscallError;
 use crate::tc::{self, Attach, Observed, Op, Place, Shaper, TREE_MAJOR, apply};
@@ -119,9 +119,8 @@ pub(crate) fn try_on_loopback(feature: Feature) -> Tried {
             apply(&mut socket, &place, &ops).map_err(trouble)
         }
         Feature::FlowClassifier => {
-            let settings =
-                Settings { job_level: 1, control: None, control_class: None, major: TREE_MAJOR };
-            Flows::install(&mut socket, LOOPBACK, &settings, &FlowTable::default())
+            let table = FlowTable::default();
+            Flows::install(&mut socket, LOOPBACK, &egress::settings(place, 1, &table), &table)
                 .and_then(|_| Flows::remove(&mut socket, LOOPBACK))
                 .map_err(trouble)
         }

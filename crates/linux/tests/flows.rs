@@ -1,10 +1,8 @@
 //! The flow program in the kernel: what it does to packets, and how it outlives its agent.
 // The helpers below are tests too.
 #![allow(clippy::unwrap_used)]
-use keeptime_linux::egress::{BEST_EFFORT_MINOR, FLOW_MINOR_MIN, Flow, Link};
-use keeptime_linux::flows::{
-    ControlCgroup, FlowKey, FlowMark, FlowOp, FlowTable, Flows, Settings, diff,
-};
+use keeptime_linux::egress::{BEST_EFFORT_MINOR, CONTROL_MINOR, FLOW_MINOR_MIN, Flow, Link};
+use keeptime_linux::flows::{FlowKey, FlowMark, FlowOp, FlowTable, Flows, Settings, diff};
 use keeptime_linux::netlink::Socket;
 use keeptime_linux::sockets::{Connection, connections, of_process};
 use keeptime_linux::tc::{Handle, Hook, TREE_MAJOR, programs};
@@ -70,8 +68,7 @@ fn a_restarted_agent_finds_the_table_of_the_one_before() {
         let mut socket = Socket::open().unwrap();
         let settings = Settings {
             job_level: 2,
-            control: Some(ControlCgroup { id: 99, level: 1 }),
-            control_class: Some(Handle { major: TREE_MAJOR, minor: 2 }),
+            resolution: Some(Handle { major: TREE_MAJOR, minor: CONTROL_MINOR }),
             major: TREE_MAJOR,
         };
         assert!(Flows::adopt(&mut socket, LOOPBACK).unwrap().is_none());
@@ -82,7 +79,7 @@ fn a_restarted_agent_finds_the_table_of_the_one_before() {
         assert_eq!(adopted.settings().unwrap(), settings);
         assert!(adopted.is_current(), "its name came back from the kernel");
         // This one has its jobs elsewhere.
-        let moved = Settings { job_level: 3, ..settings };
+        let moved = Settings { job_level: 3, resolution: None, ..settings };
         adopted.keep_settings(&moved).unwrap();
         assert_eq!(adopted.settings().unwrap(), moved);
         let after = table(&[(7, Some(2), 0x12), (9, Some(3), 0x11)]);
@@ -117,8 +114,7 @@ fn a_program_for_what_leaves_is_not_put_where_packets_come_in() {
             return skip(&["tc".to_owned()], "no ingress qdisc can be made");
         };
         let mut socket = Socket::open().unwrap();
-        let settings =
-            Settings { job_level: 2, control: None, control_class: None, major: TREE_MAJOR };
+        let settings = Settings { job_level: 2, resolution: None, major: TREE_MAJOR };
         let refused = Flows::install(&mut socket, LOOPBACK, &settings, &FlowTable::default());
         assert!(refused.is_err());
         for hook in [Hook::Ingress, Hook::Egress] {
@@ -199,23 +195,14 @@ fn marks_are_given_to_flows_and_taken_from_everybody_else() {
     let classes = rig.node_counters(0).unwrap();
     assert_eq!(classes[&FLOW_MINOR_MIN].packets, 3);
     assert_eq!(classes[&BEST_EFFORT_MINOR].packets, 3);
+    // With one datagram of the job's: what asks for an address waits behind nobody.
+    assert!(classes[&CONTROL_MINOR].packets > 1);
     // Nor can anybody walk into the class by its number.
     let stolen = Handle { major: TREE_MAJOR, minor: FLOW_MINOR_MIN };
     datagram(&rig, None, rig.address(1).into(), 0, Some(stolen));
     let classes = rig.node_counters(0).unwrap();
     assert_eq!(classes[&FLOW_MINOR_MIN].packets, 3);
     assert_eq!(classes[&BEST_EFFORT_MINOR].packets, 4);
-    // The control group may mark as it likes, once the settings say so, from then on.
-    let (directory, id) = rig.job("control").unwrap();
-    rig.node(0).run(move || {
-        let index = nix::net::if_::if_nametoindex("eth0").unwrap();
-        let mut flows = Flows::adopt(&mut Socket::open().unwrap(), index).unwrap().unwrap();
-        let settings = flows.settings().unwrap();
-        let control = Some(ControlCgroup { id, level: settings.job_level });
-        flows.set_settings(&Settings { control, ..settings }).unwrap();
-    });
-    assert_eq!(tos_after(&rig, Some(directory.as_path()), 48 << 2), 48 << 2);
-    assert_eq!(tos_after(&rig, None, 48 << 2), 0);
 }
 
 // Goal: IPv6 is no way around: EF and CS6 that nobody reserved are removed there too, the congestion bits and other marks
@@ -250,6 +237,7 @@ fn marks_are_given_and_taken_in_ipv6_as_well() {
     assert_eq!(after(None, 48 << 2 | 2), 2);
     assert_eq!(after(None, 10 << 2), 10 << 2);
     assert_eq!(after(None, 3), 3);
+    assert!(rig.node_counters(0).unwrap()[&CONTROL_MINOR].packets > 0, "what asks for an address");
     assert_eq!(after(Some(everywhere.as_path()), 46 << 2 | 2), 48 << 2 | 2);
     assert_eq!(after(Some(everywhere.as_path()), 0), 48 << 2);
     assert_eq!(after(Some(elsewhere.as_path()), 46 << 2), 0);

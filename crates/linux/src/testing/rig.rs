@@ -6,14 +6,14 @@
 //! tree inside where it is wanted.
 
 use crate::counters::{ClassCounters, class_counters};
-use crate::egress::{CONTROL_MINOR, Flow, Link, plan, switch_port};
-use crate::flows::{self, FlowTable, Flows, Settings};
+use crate::egress::{self, Flow, Link, plan, switch_port};
+use crate::flows::{self, FlowTable, Flows};
 use crate::link::set_segments_max;
 use crate::netlink::Socket;
 use crate::police::{self, Policed, Policer};
 use crate::segments;
 use crate::tc::{
-    Handle, SHAPER_MAJOR, Shaper, TREE_MAJOR, Tree, apply, diff, observe, removal, shaper_diff,
+    SHAPER_MAJOR, Shaper, TREE_MAJOR, Tree, apply, diff, observe, removal, shaper_diff,
 };
 use keeptime_locks::lock;
 use keeptime_model::errors::chain;
@@ -140,13 +140,7 @@ impl Rig {
     /// What was refused.
     pub fn enforce(&self, node: usize, flows: &[Flow]) -> Result<(), String> {
         let (link, flows) = (self.link.clone(), flows.to_vec());
-        let settings = Settings {
-            job_level: JOB_LEVEL,
-            control: None,
-            control_class: Some(Handle { major: TREE_MAJOR, minor: CONTROL_MINOR }),
-            major: TREE_MAJOR,
-        };
-        self.nodes[node].run(move || enforce(&link, &settings, &flows))
+        self.nodes[node].run(move || enforce(&link, &flows))
     }
 
     /// Takes away everything that [`Self::enforce`] made.
@@ -428,7 +422,7 @@ fn connect(target: SocketAddr, tos: u8) -> Result<TcpStream, String> {
     Ok(stream)
 }
 
-fn enforce(link: &Link, settings: &Settings, flows: &[Flow]) -> Result<(), String> {
+fn enforce(link: &Link, flows: &[Flow]) -> Result<(), String> {
     let (mut socket, index) = (open()?, ifindex("eth0")?);
     let place = shaper(link, index).inside(TREE_MAJOR);
     let adopted = Flows::adopt(&mut socket, index).map_err(|error| chain(&error))?;
@@ -438,9 +432,12 @@ fn enforce(link: &Link, settings: &Settings, flows: &[Flow]) -> Result<(), Strin
     };
     let wanted = plan(link, place, flows, &found).map_err(text)?;
     bring_to(&mut socket, &wanted.tree)?;
+    let settings = egress::settings(place, JOB_LEVEL, &wanted.table);
     match adopted {
-        Some(mut adopted) => adopted.apply(&flows::diff(&wanted.table, &found)),
-        None => Flows::install(&mut socket, index, settings, &wanted.table).map(drop),
+        Some(mut adopted) => adopted
+            .keep_settings(&settings)
+            .and_then(|()| adopted.apply(&flows::diff(&wanted.table, &found))),
+        None => Flows::install(&mut socket, index, &settings, &wanted.table).map(drop),
     }
     .map_err(|error| chain(&error))?;
     segments::limit(&mut socket, index, wanted.packet_max).map_err(text)
