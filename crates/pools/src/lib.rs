@@ -6,8 +6,9 @@
 //! * [`plan`]: moves in their order, and why;
 //! * [`pools`]: the machine: loads and events in, moves out;
 //! * [`policy`]: the one interface of all policies: [`rigid`](policy::Rigid), the three of the paper
-//!   ([`reconf`]), and ours ([`keeptime`]);
-//! * [`properties`]: what must hold, as functions that tests and callers ask.
+//!   ([`reconf`]), and ours ([`keeptime`]).
+//!
+//! What must hold is in `tests/common/properties.rs`.
 //!
 //! The policies `rigid`, `reconf`, `reconf-p` and `reconf-pq` are those of sections 3 and 4 of Balaji
 //! et al., "On the Provision of Prioritization and Soft QoS in Dynamically Reconfigurable Shared
@@ -52,5 +53,4 @@ pub mod plan;
 pub mod policy;
 pub mod pool;
 pub mod pools;
-pub mod properties;
 pub mod reconf;

@@ -6,6 +6,7 @@
 
 mod common;
 
+use common::properties::{keeps_hard, neglected, starving};
 use common::{Fixed, busy, finish, site, try_pool};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, Share};
@@ -15,7 +16,6 @@ use keeptime_pools::load::{Loads, SiteLoad};
 use keeptime_pools::policy::PolicyKind;
 use keeptime_pools::pool::{Guarantee, Pool, SiteIndex};
 use keeptime_pools::pools::{Event, Pools};
-use keeptime_pools::properties::{keeps_hard, neglected, starving};
 use proptest::prelude::*;
 use proptest::sample::Index;
 

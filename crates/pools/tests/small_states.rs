@@ -1,5 +1,5 @@
 //! The four properties over all states of small pools. Every start is brought to rest by decisions
-//! whose moves all end; the properties of [`keeptime_pools::properties`] are asked at each start and
+//! whose moves all end; the properties of `common::properties` are asked at each start and
 //! end of a move, and at rest.
 
 #![allow(clippy::unwrap_used, reason = "tests")]

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
+pub mod properties;
+
+use self::properties::{keeps_hard, neglected, owed, starving};
 use keeptime_model::units::{Nanos, Share};
 use keeptime_pools::holdings::Place;
 use keeptime_pools::keeptime::allocation::{Need, allocate};
@@ -12,7 +15,6 @@ use keeptime_pools::plan::{Move, Plan};
 use keeptime_pools::policy::{Policy, View};
 use keeptime_pools::pool::{Guarantee, KindIndex, Pool, Site, Weight};
 use keeptime_pools::pools::{Event, Pools};
-use keeptime_pools::properties::{keeps_hard, neglected, owed, starving};
 use std::collections::VecDeque;
 
 /// Site number `at`.

@@ -6,8 +6,7 @@
 //! 2. **Progress**: when a decision's moves have ended, no site needs a node that another would have to
 //!    give it. [`neglected`]
 //! 3. **Bounded time to reclaim**: what a site lacks of its guarantees comes by the moves of one
-//!    decision, at most [`CHAIN_MAX`](crate::keeptime::CHAIN_MAX) drains one after the
-//!    other, and stays while the needs stay. [`owed`]
+//!    decision, at most `CHAIN_MAX` drains one after the other, and stays while the needs stay. [`owed`]
 //! 4. **No starvation**: a site that needs nodes has its hard guarantee at least; none lacks what is
 //!    idle elsewhere, and among sites of one priority, while one cannot keep up with its requests, none that
 //!    has more than its soft guarantee is two nodes ahead, or would keep up with a node less. [`starving`]
@@ -22,10 +21,10 @@
 //! `tests/small_states.rs` checks all of them over all states of small pools, `tests/random_walk.rs`
 //! by random search in large ones, with nodes that die and news that is late.
 
-use crate::holdings::{Count, Holdings, Place};
-use crate::keeptime::allocation::Need;
-use crate::pool::{Pool, SiteIndex, Weight};
 use keeptime_model::topology::NodeIndex;
+use keeptime_pools::holdings::{Count, Holdings, Place};
+use keeptime_pools::keeptime::allocation::Need;
+use keeptime_pools::pool::{Pool, SiteIndex, Weight};
 
 /// A site in need and a node that it may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
