@@ -31,14 +31,12 @@ impl Hierarchies {
         Self::any_from_mountinfo(&read(Path::new("/proc/self/mountinfo"))?)
     }
 
-    /// Those in the text of a `mountinfo` file.
-    ///
-    /// # Errors
-    /// As [`Self::discover`].
-    pub fn from_mountinfo(text: &str) -> Result<Self, CgroupError> {
+    #[cfg(test)]
+    fn from_mountinfo(text: &str) -> Result<Self, CgroupError> {
         Self::any_from_mountinfo(text)?.with_cpu()
     }
 
+    /// Those in the text of a `mountinfo` file.
     fn any_from_mountinfo(text: &str) -> Result<Self, CgroupError> {
         let mounts: Vec<_> = text.lines().filter_map(parse_mount).collect();
         let v1 = |controller| best(&mounts, |m| m.is_v1_with(controller));

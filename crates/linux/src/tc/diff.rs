@@ -73,10 +73,7 @@ pub fn removal(place: &Place, observed: &Observed) -> Vec<Op> {
 const QUEUE_BYTES: u32 = 2 * 65_536;
 
 /// What of ours stands at `place`.
-pub(super) fn standing<'o>(
-    place: &Place,
-    observed: &'o Observed,
-) -> Result<Option<&'o QdiscKind>, Foreign> {
+fn standing<'o>(place: &Place, observed: &'o Observed) -> Result<Option<&'o QdiscKind>, Foreign> {
     let parent = place.attach.parent();
     match observed.at(parent) {
         // Major 0: made by the kernel, replaced without a trace.

@@ -2,8 +2,8 @@
 //! [`Shaper`] that makes an interface as slow as a real link.
 //!
 //! [`observe`] reads what the kernel has, [`diff`] says what to change (pure, minimal), [`apply`]
-//! changes it in few system calls. What is ours carries our handle ([`TREE_MAJOR`],
-//! [`SHAPER_MAJOR`]); nothing else on the interface is ever changed.
+//! changes it in few system calls. What is ours carries our handle
+//! ([`TREE_MAJOR`]); nothing else on the interface is ever changed.
 //!
 //! ```
 //! use keeptime_linux::tc::{Attach, Observed, Place, TREE_MAJOR, Tree, diff};
@@ -27,7 +27,7 @@ pub use diff::{Foreign, diff, removal};
 pub use executor::{
     Hook, HookProgram, TcError, apply, attach_program, detach_programs, observe, programs,
 };
-pub use shaper::{Shaper, shaper_diff, shaper_removal};
+pub use shaper::Shaper;
 
 pub(crate) use decode::{attributes, u32_of, u64_of};
 pub(crate) use executor::{add_plain, dump};
@@ -212,5 +212,3 @@ pub const TREE_MAJOR: u16 = 0x4b54;
 /// Marks the plain queue that stands in for a tree that was removed from inside of another queueing
 /// discipline ("KQ"): the kernel would put one there that drops everything.
 pub const QUEUE_MAJOR: u16 = 0x4b51;
-/// Marks a shaper as Keeptime's ("KS").
-pub const SHAPER_MAJOR: u16 = 0x4b53;

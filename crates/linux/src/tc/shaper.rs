@@ -1,9 +1,6 @@
 //! A token bucket that makes an interface as slow as a real link.
 
-use super::decode::{Observed, QdiscKind};
-use super::diff::standing;
-use super::ticks::{burst_ticks, rate_bytes};
-use super::{Attach, Foreign, Handle, Op, Place};
+use super::{Attach, Handle, Place};
 use keeptime_model::units::{BitsPerSecond, Bytes};
 
 /// A token bucket (TBF) at the root of an interface.
@@ -32,28 +29,4 @@ impl Shaper {
         let class = Handle { major: self.major, minor: 1 };
         Place { ifindex: self.ifindex, attach: Attach::Under(class), major }
     }
-}
-
-/// The steps that make `wanted` out of what is `observed`. A change keeps what is inside.
-///
-/// # Errors
-/// [`Foreign`] if the root of the interface is taken.
-pub fn shaper_diff(wanted: &Shaper, observed: &Observed) -> Result<Vec<Op>, Foreign> {
-    let bytes = rate_bytes(wanted.rate);
-    Ok(match standing(&wanted.place(), observed)? {
-        Some(QdiscKind::Tbf { rate, burst, limit })
-            if rate_bytes(*rate) == bytes
-                && burst_ticks(*burst, bytes) == burst_ticks(wanted.burst, bytes)
-                && *limit == wanted.limit =>
-        {
-            Vec::new()
-        }
-        None | Some(QdiscKind::Tbf { .. }) => vec![Op::SetShaper(*wanted)],
-        Some(_) => vec![Op::RemovePlace, Op::SetShaper(*wanted)],
-    })
-}
-
-/// The steps that remove the shaper of this handle, with what is inside; none if it is not there.
-pub fn shaper_removal(ifindex: u32, major: u16, observed: &Observed) -> Vec<Op> {
-    super::removal(&Place { ifindex, attach: Attach::Root, major }, observed)
 }

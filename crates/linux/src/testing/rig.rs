@@ -12,9 +12,7 @@ use crate::link::set_segments_max;
 use crate::netlink::Socket;
 use crate::police::{self, Policed, Policer};
 use crate::segments;
-use crate::tc::{
-    SHAPER_MAJOR, Shaper, TREE_MAJOR, Tree, apply, diff, observe, removal, shaper_diff,
-};
+use crate::tc::{Op, Shaper, TREE_MAJOR, Tree, apply, diff, observe, removal};
 use keeptime_locks::lock;
 use keeptime_model::errors::chain;
 use keeptime_model::units::{Bytes, Nanos};
@@ -243,9 +241,7 @@ impl Rig {
         space.run(move || {
             let (mut socket, index) = (open()?, ifindex(&name)?);
             let shaper = shaper(&link, index);
-            let found = observe(&mut socket, index).map_err(text)?;
-            let ops = shaper_diff(&shaper, &found).map_err(text)?;
-            apply(&mut socket, &shaper.place(), &ops).map_err(text)
+            apply(&mut socket, &shaper.place(), &[Op::SetShaper(shaper)]).map_err(text)
         })
     }
 }
@@ -484,6 +480,8 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
+/// Of the shapers, whose trees are Keeptime's.
+pub const SHAPER_MAJOR: u16 = 0x4b53;
 /// Jobs have groups right inside of that of their rig, which is right below the root of the hierarchy.
 const JOB_LEVEL: u32 = 2;
 const CHUNK_BYTES: usize = 64 * 1024;
