@@ -109,7 +109,7 @@ const LOOKS_MAX: usize = 600;
 const DEVICES_NAMED_MAX: usize = 16;
 
 /// What the node that `config` describes can give, enforced by `enforcer`.
-pub fn capacity(config: &Config, enforcer: &dyn Enforcer) -> Capacity {
+pub fn capacity(config: &Config, enforcer: &impl Enforcer) -> Capacity {
     let found = enforcer.capabilities();
     // Without them nothing is admitted there either.
     let bounds = || user_level::bounds().unwrap_or(Bounds::user_level(0));
@@ -536,6 +536,14 @@ impl Enforcer for Kernel {
     }
 }
 
+/// What enforces on a node.
+pub enum Node {
+    /// Its kernel.
+    Kernel(Box<Kernel>),
+    /// Nothing.
+    Unenforced(Unenforced),
+}
+
 /// The enforcer of the node that `config` describes: its kernel, or none and why. Without a control
 /// group in the configuration the node is not asked to enforce anything and takes what it is
 /// assigned; with one that cannot be used it takes nothing. Where something is to be held by this process, `guard`
@@ -545,18 +553,19 @@ impl Enforcer for Kernel {
 /// # Errors
 /// If a control group that cannot be used now has jobs of an earlier agent: without it nobody would end them. If another
 /// agent has that group, or the device; or the device is of a kind whose flows cannot be told apart.
-pub fn enforcer(config: &Config, guard: &[OsString]) -> Result<Box<dyn Enforcer>, BoxedError> {
+pub fn enforcer(config: &Config, guard: &[OsString]) -> Result<Node, BoxedError> {
     let Some(group) = &config.cgroup else {
         let reason = "no control group is configured (that needs root)".into();
-        return Ok(Box::new(Unenforced { reason, capabilities: None }));
+        return Ok(Node::Unenforced(Unenforced { reason, capabilities: None }));
     };
     check_device(config)?;
     match Kernel::open(config, group, guard) {
-        Ok(kernel) => Ok(Box::new(kernel)),
+        Ok(kernel) => Ok(Node::Kernel(Box::new(kernel))),
         Err(error) if has_jobs(group) || error.is::<ClaimError>() => Err(error),
         Err(error) => {
             let reason = chain(error.as_ref());
-            Ok(Box::new(Unenforced { reason, capabilities: Some(Capabilities::default()) }))
+            let capabilities = Some(Capabilities::default());
+            Ok(Node::Unenforced(Unenforced { reason, capabilities }))
         }
     }
 }

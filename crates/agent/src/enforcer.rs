@@ -91,10 +91,14 @@ pub trait Enforcer: Send {
     }
 
     /// What was found out about the kernel; nothing = it is not asked to enforce anything.
-    fn capabilities(&self) -> Option<&Capabilities>;
+    fn capabilities(&self) -> Option<&Capabilities> {
+        None
+    }
 
     /// What the kernel counts for jobs, each in its place: what it counts for all of them is read once.
-    fn measure(&mut self, assignments: &[Assignment]) -> Vec<JobStatus>;
+    fn measure(&mut self, assignments: &[Assignment]) -> Vec<JobStatus> {
+        assignments.iter().cloned().map(JobStatus::unmeasured).collect()
+    }
 
     /// Of that, the CPU time that a job has used.
     fn cpu_used(&mut self, assignment: &Assignment) -> Nanos {
@@ -103,74 +107,8 @@ pub trait Enforcer: Send {
     }
 
     /// What this node cannot enforce, and why: a sentence each.
-    fn not_enforced(&self) -> Vec<String>;
-}
-
-impl<E: Enforcer + ?Sized> Enforcer for Box<E> {
-    fn reconcile(
-        &mut self,
-        wanted: &BTreeMap<Name, Assignment>,
-        scope: &Scope,
-    ) -> Result<(), Failures> {
-        (**self).reconcile(wanted, scope)
-    }
-
-    fn check(&self, assignment: &Assignment) -> Result<(), BindError> {
-        (**self).check(assignment)
-    }
-
-    fn enforced(&self) -> BTreeSet<Name> {
-        (**self).enforced()
-    }
-
-    fn bind(&mut self, job: &Name, processes: &[u32], user: Option<u32>) -> Result<(), BindError> {
-        (**self).bind(job, processes, user)
-    }
-
-    fn bind_flow(
-        &mut self,
-        assignment: &Assignment,
-        flow: &ConnectionPattern,
-        user: Option<u32>,
-    ) -> Result<(), BindError> {
-        (**self).bind_flow(assignment, flow, user)
-    }
-
-    fn start(
-        &mut self,
-        job: &Name,
-        process: i32,
-        user: Option<u32>,
-    ) -> Result<Option<Started>, BindError> {
-        (**self).start(job, process, user)
-    }
-
-    fn end(&mut self, job: &Name, command: &Started) -> Result<(), BoxedError> {
-        (**self).end(job, command)
-    }
-
-    fn device(&self) -> Option<&str> {
-        (**self).device()
-    }
-
-    fn job_of(&self, process: i32) -> Option<Name> {
-        (**self).job_of(process)
-    }
-
-    fn capabilities(&self) -> Option<&Capabilities> {
-        (**self).capabilities()
-    }
-
-    fn measure(&mut self, assignments: &[Assignment]) -> Vec<JobStatus> {
-        (**self).measure(assignments)
-    }
-
-    fn cpu_used(&mut self, assignment: &Assignment) -> Nanos {
-        (**self).cpu_used(assignment)
-    }
-
     fn not_enforced(&self) -> Vec<String> {
-        (**self).not_enforced()
+        Vec::new()
     }
 }
 
@@ -349,55 +287,5 @@ mod tests {
         let told = failures.into_failure_of(&job("b").job).unwrap();
         assert_eq!(told.to_string(), "no classes");
         assert!(Failures::default().into_result().is_ok());
-    }
-
-    /// A kernel that knows the CPU time of jobs without a look at anything else of them.
-    struct Counting;
-
-    impl Enforcer for Counting {
-        fn reconcile(&mut self, _: &BTreeMap<Name, Assignment>, _: &Scope) -> Result<(), Failures> {
-            Ok(())
-        }
-
-        fn enforced(&self) -> BTreeSet<Name> {
-            BTreeSet::new()
-        }
-
-        fn bind(&mut self, _: &Name, _: &[u32], _: Option<u32>) -> Result<(), BindError> {
-            Ok(())
-        }
-
-        fn bind_flow(
-            &mut self,
-            _: &Assignment,
-            _: &ConnectionPattern,
-            _: Option<u32>,
-        ) -> Result<(), BindError> {
-            Ok(())
-        }
-
-        fn capabilities(&self) -> Option<&Capabilities> {
-            None
-        }
-
-        fn measure(&mut self, assignments: &[Assignment]) -> Vec<JobStatus> {
-            assignments.iter().cloned().map(JobStatus::unmeasured).collect()
-        }
-
-        fn cpu_used(&mut self, _: &Assignment) -> Nanos {
-            Nanos::from_millis(7)
-        }
-
-        fn not_enforced(&self) -> Vec<String> {
-            Vec::new()
-        }
-    }
-
-    // What each report of a run at a rate asks every node costs no look at classes, processes and disks. The agent has its
-    // kernel in a box.
-    #[test]
-    fn the_cpu_time_of_a_job_is_asked_for_alone() {
-        let mut kernel: Box<dyn Enforcer> = Box::new(Counting);
-        assert_eq!(Enforcer::cpu_used(&mut kernel, &job("r1")), Nanos::from_millis(7));
     }
 }

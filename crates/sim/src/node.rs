@@ -7,11 +7,10 @@ use keeptime_agent::agent::{Agent, Requester};
 use keeptime_agent::book::Capacity;
 use keeptime_agent::enforcer::{BindError, BoxedError, Enforcer, Failures, Scope};
 use keeptime_agent::store::{MemoryFile, Store};
-use keeptime_agent::wire::{JobStatus, Request, Response};
+use keeptime_agent::wire::{Request, Response};
 use keeptime_engine::agents::Act;
 use keeptime_locks::lock;
 use keeptime_model::assignment::{AssignedFlow, Assignment, TrafficClass};
-use keeptime_model::capability::Capabilities;
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::disk::{Disk, DiskId, DiskRates};
 use keeptime_model::name::Name;
@@ -119,18 +118,6 @@ impl Enforcer for Kernel {
         _: Option<u32>,
     ) -> Result<(), BindError> {
         Err(BindError::Refused("nothing is connected here".into()))
-    }
-
-    fn capabilities(&self) -> Option<&Capabilities> {
-        None
-    }
-
-    fn measure(&mut self, assignments: &[Assignment]) -> Vec<JobStatus> {
-        assignments.iter().cloned().map(JobStatus::unmeasured).collect()
-    }
-
-    fn not_enforced(&self) -> Vec<String> {
-        Vec::new()
     }
 }
 

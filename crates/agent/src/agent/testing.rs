@@ -7,7 +7,6 @@ use crate::store::Store;
 use crate::wire::JobStatus;
 use keeptime_linux::started::Started;
 use keeptime_model::assignment::Assignment;
-use keeptime_model::capability::Capabilities;
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::name::Name;
 use keeptime_model::units::{BitsPerSecond, CpuPpm, WallTime};
@@ -82,17 +81,9 @@ impl Enforcer for FakeKernel {
         self.bind(&assignment.job, &[], user)
     }
 
-    fn capabilities(&self) -> Option<&Capabilities> {
-        None
-    }
-
     fn measure(&mut self, assignments: &[Assignment]) -> Vec<JobStatus> {
         self.2 += 1;
         assignments.iter().cloned().map(JobStatus::unmeasured).collect()
-    }
-
-    fn not_enforced(&self) -> Vec<String> {
-        vec![]
     }
 }
 

@@ -1,7 +1,6 @@
 //! A node without enforcement: it keeps and tells what it was assigned.
 
 use crate::enforcer::{BindError, Enforcer, Failures, Scope};
-use crate::wire::JobStatus;
 use keeptime_model::assignment::Assignment;
 use keeptime_model::capability::Capabilities;
 use keeptime_model::connection::ConnectionPattern;
@@ -41,10 +40,6 @@ impl Enforcer for Unenforced {
 
     fn capabilities(&self) -> Option<&Capabilities> {
         self.capabilities.as_ref()
-    }
-
-    fn measure(&mut self, assignments: &[Assignment]) -> Vec<JobStatus> {
-        assignments.iter().cloned().map(JobStatus::unmeasured).collect()
     }
 
     fn not_enforced(&self) -> Vec<String> {

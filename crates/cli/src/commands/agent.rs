@@ -11,7 +11,8 @@ use keeptime_agent::claim::{Claim, ClaimError};
 use keeptime_agent::client::Client;
 use keeptime_agent::clock::now;
 use keeptime_agent::config::Config;
-use keeptime_agent::enforce::{self, Cleared};
+use keeptime_agent::enforce::{self, Cleared, Node};
+use keeptime_agent::enforcer::Enforcer;
 use keeptime_agent::link;
 use keeptime_agent::server::serve;
 use keeptime_agent::store::Store;
@@ -229,12 +230,18 @@ fn run_agent(path: &Path, check: bool) -> Result<()> {
     let claim = Claim::take(&config.socket)?;
     enforce::await_device(&config);
     tell_slower_device(&config);
-    let enforcer = enforce::enforcer(&config, &guard()?).map_err(anyhow::Error::from_boxed)?;
+    match enforce::enforcer(&config, &guard()?).map_err(anyhow::Error::from_boxed)? {
+        Node::Kernel(kernel) => serve_node(&config, &claim, *kernel),
+        Node::Unenforced(nothing) => serve_node(&config, &claim, nothing),
+    }
+}
+
+fn serve_node(config: &Config, claim: &Claim, enforcer: impl Enforcer + 'static) -> Result<()> {
     for sentence in enforcer.not_enforced() {
         tracing::warn!("not enforced: {sentence}");
     }
     let store = Store::at(&config.assignments);
-    let capacity = enforce::capacity(&config, &*enforcer);
+    let capacity = enforce::capacity(config, &enforcer);
     let agent = Agent::start(config.node.clone(), capacity, store, enforcer, now())?;
     tracing::info!("agent of {} serves {}", config.node, config.socket.display());
     let agent = Arc::new(Mutex::new(agent));
@@ -248,7 +255,7 @@ fn run_agent(path: &Path, check: bool) -> Result<()> {
         vital::spawn("broker-link", move || link::keep(&agent, &broker, scope.as_ref().ok()))
             .context("cannot start the thread that keeps the connection to the broker")?;
     }
-    serve(&agent, &claim).context("while serving")
+    serve(&agent, claim).context("while serving")
 }
 
 /// How this program is started to guard an agent, but for the group of its node.
