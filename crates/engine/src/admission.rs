@@ -5,6 +5,7 @@ use crate::agents::Agents;
 use crate::book::Book;
 use crate::call::{Beyond, DrainedNode, Lacking, NAMED_MAX, Reason, Refusal, WithoutMechanism};
 use crate::cluster::{Cluster, Group, LITTLE, Resource};
+use crate::mask::NodeMask;
 use crate::pieces::{Piece, parted};
 use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
 use keeptime_model::Invalid;
@@ -15,7 +16,7 @@ use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Grant, NodeChoice, Promise, Resources};
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::{BitsPerSecond, CpuPpm, WallTime};
+use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, WallTime};
 use keeptime_planner::availability::{Availability, Limit};
 use keeptime_planner::fitted::FittedProfile;
 use keeptime_planner::placement::{Allocator, Placed, RankFlows, TooFewNodes};
@@ -41,12 +42,12 @@ pub(crate) struct Admission<'a> {
     pub shares: [u64; 2],
     /// What is to keep its share of the CPU.
     pub mechanism: CpuMechanism,
-    /// Nodes that are kept for others who wait, by their positions; empty where none is.
-    pub kept: Vec<bool>,
-    /// Nodes that it may not be granted, whoever has them, by their positions; empty where it may have any.
-    pub outside: Vec<bool>,
-    /// Drained nodes that it has not, by their positions; empty where there is none.
-    pub drained: Vec<bool>,
+    /// Nodes that are kept for others who wait.
+    pub kept: NodeMask,
+    /// Nodes that it may not be granted, whoever has them.
+    pub outside: NodeMask,
+    /// Drained nodes that it has not.
+    pub drained: NodeMask,
     /// The nodes on which it stays, in the order of its ranks; empty where they are to be chosen. No others may be granted to
     /// it then, and neither more nor less of these.
     pub stays: &'a [Name],
@@ -110,11 +111,6 @@ impl From<Refusal> for Denied {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(Box::new(refusal))
     }
-}
-
-/// Of what is told by the nodes' positions, or of none.
-fn is_set(nodes: &[bool], node: NodeIndex) -> bool {
-    nodes.get(node.0 as usize).is_some_and(|is_set| *is_set)
 }
 
 impl Admission<'_> {
@@ -490,25 +486,25 @@ impl Admission<'_> {
 
     /// Whether it may not be granted a node, since that is none of those that it may have, or drained.
     fn is_out(&self, node: NodeIndex) -> bool {
-        is_set(&self.outside, node) || is_set(&self.drained, node)
+        self.outside.contains(node) || self.drained.contains(node)
     }
 
     /// The nodes that it may have at some time: those that are drained, too.
     pub fn may_ever_have(&self) -> impl Iterator<Item = NodeIndex> {
         let all = self.cluster.topology().node_indices();
-        all.filter(|node| !is_set(&self.outside, *node))
+        all.filter(|node| !self.outside.contains(*node))
     }
 
     /// How many nodes that it might have had otherwise are drained.
     fn drained_count(&self) -> u32 {
         let drained = self.cluster.topology().node_indices();
-        let drained = drained.filter(|node| is_set(&self.drained, *node));
-        drained.filter(|node| !is_set(&self.outside, *node)).count() as u32
+        let drained = drained.filter(|node| self.drained.contains(*node));
+        drained.filter(|node| !self.outside.contains(*node)).count() as u32
     }
 
     /// Whether a node is kept for somebody else.
     pub fn is_kept(&self, node: NodeIndex) -> bool {
-        is_set(&self.kept, node)
+        self.kept.contains(node)
     }
 
     fn can_enforce(&self, node: NodeIndex, asked: &BTreeSet<Guarantee>, start: WallTime) -> bool {
@@ -518,13 +514,8 @@ impl Admission<'_> {
     /// What nodes have to enforce for `resources`: what [`Cluster::assignments`] makes of them asks for.
     pub fn guarantees(&self, resources: &Resources) -> BTreeSet<Guarantee> {
         let disk = [resources.disk_read_bytes_per_second, resources.disk_write_bytes_per_second];
-        let asked = [
-            (resources.cpu_ppm != CpuPpm::default()).then_some(Guarantee::CpuShare),
-            Guarantee::of_mechanism(self.mechanism),
-            resources.pattern.as_ref().map(|_| Guarantee::Bandwidth),
-            disk.iter().any(|rate| rate.get() > 0).then_some(Guarantee::DiskRate),
-        ];
-        asked.into_iter().flatten().collect()
+        let of_parts = guarantees(resources.cpu_ppm, resources.pattern.is_some(), disk);
+        of_parts.chain(Guarantee::of_mechanism(self.mechanism)).collect()
     }
 
     /// Whether all of these nodes are usable for what starts then.
@@ -543,7 +534,7 @@ impl Admission<'_> {
             if self.is_kept(node) {
                 kept.push(name.clone());
             }
-            if is_set(&self.drained, node)
+            if self.drained.contains(node)
                 && let Some(why) = self.book.drained().get(name)
             {
                 drained.push(DrainedNode::new(name.clone(), why));
@@ -639,12 +630,20 @@ impl Admission<'_> {
 fn guarantees_beside(extension: &Extension) -> BTreeSet<Guarantee> {
     let is_treated = |flow: &ExtensionFlow| flow.class > TrafficClass::BestEffort;
     let disk = [extension.disk_read_bytes_per_second, extension.disk_write_bytes_per_second];
+    guarantees(extension.cpu_ppm, extension.flows.iter().any(is_treated), disk).collect()
+}
+
+fn guarantees(
+    cpu: CpuPpm,
+    has_flows: bool,
+    disk: [BytesPerSecond; 2],
+) -> impl Iterator<Item = Guarantee> {
     let asked = [
-        (extension.cpu_ppm != CpuPpm::default()).then_some(Guarantee::CpuShare),
-        extension.flows.iter().any(is_treated).then_some(Guarantee::Bandwidth),
+        (cpu != CpuPpm::default()).then_some(Guarantee::CpuShare),
+        has_flows.then_some(Guarantee::Bandwidth),
         disk.iter().any(|rate| rate.get() > 0).then_some(Guarantee::DiskRate),
     ];
-    asked.into_iter().flatten().collect()
+    asked.into_iter().flatten()
 }
 
 /// Whether nothing of what is planned or offered is more than one job may have.

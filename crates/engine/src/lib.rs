@@ -70,6 +70,7 @@ mod earliest;
 mod latest;
 mod less;
 mod malleable;
+mod mask;
 mod offers;
 mod pieces;
 mod queue;

@@ -8,6 +8,7 @@ use crate::admission::Denied;
 use crate::book::Reservation;
 use crate::call::{Answer, CallError, Caller, DrainedNode, NAMED_MAX, Reason};
 use crate::event::Event;
+use crate::mask::NodeMask;
 use crate::offers::{Kind, Offer, Proposal};
 use keeptime_model::Invalid;
 use keeptime_model::drain::{DrainReason, Drained, NodeSet};
@@ -82,25 +83,17 @@ impl Engine {
         Err(Invalid { value: unknown, ..Invalid::missing("nodes", expected) })
     }
 
-    /// The drained nodes that what is asked for may not be granted, by their positions; empty where there is none. What takes
-    /// the place of `old` may keep those that `old` has.
+    /// The drained nodes that what is asked for may not be granted. What takes the place of `old` may keep those that `old` has.
     pub(super) fn drained_for(
         &self,
         old: Option<&Reservation>,
         request: &Request,
         span: (WallTime, Option<WallTime>),
-    ) -> Vec<bool> {
+    ) -> NodeMask {
         let kept = old.map(|old| kept_by(old, request, span)).unwrap_or_default();
-        let mut drained = Vec::new();
-        for name in self.book.drained().keys().filter(|name| !kept.contains(name)) {
-            // The cluster may not have it any more.
-            let Ok(NodeIndex(node)) = self.cluster.node(name) else { continue };
-            if drained.is_empty() {
-                drained.resize(self.cluster.topology().nodes().len(), false);
-            }
-            drained[node as usize] = true;
-        }
-        drained
+        let drained = self.book.drained().keys().filter(|name| !kept.contains(name));
+        // The cluster may not have it any more.
+        drained.filter_map(|name| self.cluster.node(name).ok()).collect()
     }
 
     /// What runs is not moved by being prolonged: its program is where it is, and would be ended. Whoever names other nodes, or

@@ -5,6 +5,7 @@ use crate::absences::Absences;
 use crate::admission::{Admission, Denied, Outcome};
 use crate::book::Reservation;
 use crate::call::{Answer, CallError, Reason, Refusal};
+use crate::mask::NodeMask;
 use crate::offers::{Declined, Kind, Offer, Proposal, span};
 use crate::policy::Policy;
 use keeptime_calendar::{ResourceId, When};
@@ -14,7 +15,6 @@ use keeptime_model::name::Name;
 use keeptime_model::reservation::{
     Ask, Grant, Handle, NodeChoice, Request, RequestKey, Resources, State, UserName,
 };
-use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
 use std::collections::BTreeSet;
 
@@ -296,9 +296,9 @@ impl Engine {
             user,
             shares: self.shares,
             mechanism: CpuMechanism::Auto,
-            kept: Vec::new(),
-            outside: Vec::new(),
-            drained: Vec::new(),
+            kept: NodeMask::default(),
+            outside: NodeMask::default(),
+            drained: NodeMask::default(),
             stays: &[],
         }
     }
@@ -328,17 +328,14 @@ impl Engine {
         if stays { has } else { &[] }
     }
 
-    /// All nodes but those of `among`, by their positions; none where any will do.
-    pub(super) fn outside<'n>(&self, among: impl IntoIterator<Item = &'n Name>) -> Vec<bool> {
+    /// All nodes but those of `among`; none where any will do.
+    pub(super) fn outside<'n>(&self, among: impl IntoIterator<Item = &'n Name>) -> NodeMask {
         let mut among = among.into_iter().peekable();
         if among.peek().is_none() {
-            return Vec::new();
+            return NodeMask::default();
         }
-        let mut outside = vec![true; self.cluster.topology().nodes().len()];
-        for NodeIndex(node) in among.filter_map(|name| self.cluster.node(name).ok()) {
-            outside[node as usize] = false;
-        }
-        outside
+        let among = among.filter_map(|name| self.cluster.node(name).ok());
+        NodeMask::all_but(self.cluster.topology().nodes().len(), among)
     }
 
     /// The first of these that the cluster does not have: it may have had it when the request was granted.

@@ -11,12 +11,12 @@ use crate::book::Reservation;
 use crate::call::{Answer, CallError, Reason, Refusal};
 use crate::claims::Claim;
 use crate::event::Refused;
+use crate::mask::NodeMask;
 use crate::offers::{Declined, Proposal};
 use crate::queue::Asked;
 use keeptime_calendar::{Calendar, ResourceId};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Handle, Request};
-use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
 use std::collections::BTreeSet;
 
@@ -215,15 +215,15 @@ impl Engine {
         }
     }
 
-    /// Which nodes are kept from what begins at `from` and ends at `until`, by their positions; empty where none is.
+    /// Which nodes are kept from what begins at `from` and ends at `until`.
     pub(super) fn kept_from(
         &self,
         place: Place<'_>,
         request: &Request,
         from: WallTime,
         until: Option<WallTime>,
-    ) -> Vec<bool> {
-        let mut kept = Vec::new();
+    ) -> NodeMask {
+        let mut kept = NodeMask::default();
         let (before, has) = match (place, &request.ask) {
             (_, Ask::SiteNode(_)) | (Place::OfLost, _) => return kept,
             (Place::Own(handle), _) => (handle, [].as_slice()),
@@ -231,23 +231,16 @@ impl Engine {
                 (Handle::new(self.next), kept_by(old, request, (from, until)))
             }
         };
-        let count = self.cluster.topology().nodes().len();
-        let mut left = count;
+        let mut left = self.cluster.topology().nodes().len();
         // Many may wait that could use all of them.
-        for NodeIndex(node) in self.queue.kept_from(before, from, self.moment()) {
-            if kept.is_empty() {
-                kept.resize(count, false);
-            }
-            left -= usize::from(!std::mem::replace(&mut kept[node as usize], true));
+        for node in self.queue.kept_from(before, from, self.moment()) {
+            left -= usize::from(kept.insert(node));
             if left == 0 {
                 break;
             }
         }
-        if !kept.is_empty() {
-            for NodeIndex(node) in has.iter().filter_map(|name| self.cluster.node(name).ok()) {
-                kept[node as usize] = false;
-            }
-        }
+        let has = has.iter().filter_map(|name| self.cluster.node(name).ok());
+        has.for_each(|node| kept.remove(node));
         kept
     }
 
