@@ -2,6 +2,7 @@
 //! answers, which must not leave before the events of this step and all before it are durable.
 
 mod calls;
+mod counsel;
 mod deferring;
 mod draining;
 mod granting;

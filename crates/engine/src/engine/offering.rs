@@ -8,7 +8,7 @@ use crate::call::{Answer, CallError, Reason, Refusal};
 use crate::mask::NodeMask;
 use crate::offers::{Declined, Kind, Offer, Proposal, span};
 use crate::policy::Policy;
-use keeptime_calendar::{ResourceId, When};
+use keeptime_calendar::ResourceId;
 use keeptime_model::Invalid;
 use keeptime_model::assignment::{CpuMechanism, LaterCpu};
 use keeptime_model::name::Name;
@@ -20,9 +20,6 @@ use std::collections::BTreeSet;
 
 /// A start that lies back by no more than this is meant to be now: clocks differ, and so do people.
 const PAST_MAX: Nanos = Nanos::from_secs(60);
-
-/// Who asks so soon for the start that was offered is granted it, on nodes that are away still, too: people read first.
-const ACCEPTED_WITHIN: Nanos = Nanos::from_secs(60);
 
 /// Whose place a request takes.
 #[derive(Debug, Clone, Copy)]
@@ -37,12 +34,21 @@ pub(super) enum Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    fn old(self) -> Option<&'a Reservation> {
+    pub(super) fn old(self) -> Option<&'a Reservation> {
         match self {
             Self::OfOld(old) => Some(old),
             Self::Own(_) | Self::OfLost => None,
         }
     }
+}
+
+/// What somebody asks for.
+pub(super) struct Wanted<'a> {
+    pub owner: &'a UserName,
+    pub key: RequestKey,
+    pub request: Request,
+    pub place: Place<'a>,
+    pub number: Number,
 }
 
 /// What is told of a request that does not fit.
@@ -56,7 +62,7 @@ pub(super) enum Telling {
 
 /// Whether what is asked for is one more of those that its user may have at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Number {
+pub(super) enum Number {
     /// One more.
     More,
     /// It takes the place of one that counts, or is nobody's.
@@ -89,7 +95,7 @@ impl Engine {
             (None, Ask::Goal { .. } | Ask::Resources(_)) => Number::More,
             _ => Number::Same,
         };
-        self.plan_counted(owner, key, request, place, telling, number)
+        self.plan_wanted(Wanted { owner, key, request, place, number }, telling)
     }
 
     /// What takes the place of a reservation that is about to be lost, or was lost just before the broker was killed: its
@@ -100,51 +106,69 @@ impl Engine {
         key: RequestKey,
         request: Request,
     ) -> Result<Proposal, Declined> {
-        self.plan_counted(owner, key, request, Place::OfLost, Telling::Reason, Number::Same)
+        let (place, number) = (Place::OfLost, Number::Same);
+        self.plan_wanted(Wanted { owner, key, request, place, number }, Telling::Reason)
     }
 
-    fn plan_counted(
-        &mut self,
-        owner: &UserName,
-        key: RequestKey,
-        request: Request,
-        place: Place<'_>,
-        telling: Telling,
-        number: Number,
-    ) -> Result<Proposal, Declined> {
+    fn plan_wanted(&mut self, wanted: Wanted<'_>, telling: Telling) -> Result<Proposal, Declined> {
+        let times = self.times_of(&wanted)?;
+        let user = self.counted_in(wanted.owner, &wanted.request.ask);
+        self.calendar.settle();
+        self.planned(wanted, times, user, telling)
+    }
+
+    /// From when until when it is wanted, if it may be.
+    pub(super) fn times_of(
+        &self,
+        wanted: &Wanted<'_>,
+    ) -> Result<(WallTime, Option<WallTime>), Denied> {
+        let Wanted { owner, request, place, number, .. } = wanted;
         let old = place.old();
         request.check()?;
         self.check_site_node(&request.ask, old)?;
-        let from = self.start(&request, old)?;
+        let from = self.start(request, old)?;
         let until = request.duration_nanos.map(|duration| from.saturating_add(duration));
         if let Some(duration) = request.duration_nanos.filter(|_| until <= Some(self.now)) {
             let expected =
                 format!("more than {}: it has begun so long ago", self.now.saturating_since(from));
             return Err(Invalid::new("duration_nanos", duration.get(), expected).into());
         }
-        check_deadline(&request, until)?;
-        self.check_limits(owner, from, number, old)?;
+        check_deadline(request, until)?;
+        self.check_limits(owner, from, *number, old)?;
         if let Some(old) = old {
-            self.check_stays(old, &request, until)?;
+            self.check_stays(old, request, until)?;
         }
-        let span = span(from, until);
-        let user = self.counted_in(owner, &request.ask);
-        let mechanism = request.cpu_mechanism;
-        let kept = self.kept_from(place, &request, from, until);
-        let stays = old.map(|old| self.stays_on(old, &request)).unwrap_or_default();
-        let ask = asked_on(&request.ask, stays);
-        let outside = match stays {
-            [] => self.outside(&request.among),
-            stays => self.outside(stays),
-        };
-        let drained = self.drained_for(old, &request, (from, until));
         if let (Place::Own(_), Some(name)) = (place, self.unknown(&request.among)) {
             let expected = format!("nodes {}", self.cluster.of_it());
             return Err(Invalid::new("among", name, expected).into());
         }
-        self.calendar.settle();
-        let mut admission =
-            Admission { mechanism, kept, outside, drained, stays, ..self.admission(user) };
+        Ok((from, until))
+    }
+
+    /// What was checked, planned for these times.
+    pub(super) fn planned(
+        &self,
+        wanted: Wanted<'_>,
+        (from, until): (WallTime, Option<WallTime>),
+        user: Option<[ResourceId; 2]>,
+        telling: Telling,
+    ) -> Result<Proposal, Declined> {
+        let request = &wanted.request;
+        let old = wanted.place.old();
+        let stays = old.map(|old| self.stays_on(old, request)).unwrap_or_default();
+        let ask = asked_on(&request.ask, stays);
+        let span = span(from, until);
+        let admission = Admission {
+            mechanism: request.cpu_mechanism,
+            kept: self.kept_from(wanted.place, request, from, until),
+            outside: match stays {
+                [] => self.outside(&request.among),
+                stays => self.outside(stays),
+            },
+            drained: self.drained_for(old, request, (from, until)),
+            stays,
+            ..self.admission(user)
+        };
         let Outcome { granted, decision } = admission.grant(&ask, span);
         // Its program runs on: what it was given beside stays, unless its nodes do not.
         let granted = granted.and_then(|grant| match old.and_then(|old| old.grant.as_ref()) {
@@ -155,7 +179,7 @@ impl Engine {
         });
         // Who changes something else keeps what was promised for later.
         let granted = granted.and_then(|grant| {
-            let later = old.and_then(|old| kept_later(old, &request, &grant, from));
+            let later = old.and_then(|old| kept_later(old, request, &grant, from));
             if later.is_none() {
                 return Ok(grant);
             }
@@ -164,47 +188,13 @@ impl Engine {
         });
         match granted {
             Ok(grant) => {
-                let owner = owner.clone();
-                Ok(Proposal { owner, key, request, from, until, grant, decision })
-            }
-            Err(Denied::Refused(refusal)) if telling == Telling::Reason => {
-                Err(Declined { denied: Denied::Refused(refusal), decision })
+                let Wanted { owner, key, request, .. } = wanted;
+                Ok(Proposal { owner: owner.clone(), key, request, from, until, grant, decision })
             }
             Err(Denied::Refused(mut refusal)) => {
-                // A program that runs on keeps what it was given beside, which is not counted here.
-                let is_extended = |old: &Reservation| {
-                    old.grant.as_ref().is_some_and(|grant| !grant.extension.is_empty())
-                };
-                if let Ask::Resources(asked) = &ask
-                    && !old.is_some_and(is_extended)
-                {
-                    refusal.resource_offers = admission.less(asked, span);
-                    // Whoever takes one asks for nodes as before, and may be moved as before.
-                    if let (Ask::Resources(before), false) = (&request.ask, stays.is_empty()) {
-                        let offers = refusal.resource_offers.iter_mut();
-                        offers.for_each(|offer| offer.resources.nodes = before.nodes.clone());
-                    }
+                if telling == Telling::Offers {
+                    self.counsel(&wanted, admission, &ask, span, &mut refusal);
                 }
-                let end = is_had_for_less(&request).then(|| admission.latest(&ask, span)).flatten();
-                admission.absences = admission.absences.later_by(ACCEPTED_WITHIN);
-                // What has begun does not begin later.
-                let begins = old.is_none_or(|old| old.state != State::Active);
-                let when = begins.then(|| self.later(from, &request));
-                let start = when.and_then(|when| admission.earliest(&ask, when));
-                let start = start.map(|(start, _)| start);
-                // A change keeps more than what is counted here: what was given beside, or promised for later.
-                let mut is_had = |request| {
-                    let telling = Telling::Reason;
-                    self.plan_counted(owner, key.clone(), request, place, telling, number).is_ok()
-                };
-                refusal.latest_end_unix_nanos = end.filter(|end| {
-                    let duration_nanos = Some(end.saturating_since(from));
-                    is_had(Request { duration_nanos, ..request.clone() })
-                });
-                refusal.earliest_start_unix_nanos = start.filter(|start| {
-                    let from_unix_nanos = Some(*start);
-                    old.is_none() || is_had(Request { from_unix_nanos, ..request.clone() })
-                });
                 Err(Declined { denied: Denied::Refused(refusal), decision })
             }
             Err(invalid) => Err(invalid.into()),
@@ -269,20 +259,6 @@ impl Engine {
         let undecided = u32::try_from(offered + asked).unwrap_or(u32::MAX);
         let decided = self.book.live(owner).saturating_add(self.queue.count_of(owner));
         decided.saturating_add(undecided)
-    }
-
-    /// When a request that does not fit at `from` may start later: no further ahead than anybody may ask for, and such
-    /// that what is malleable is had by its deadline.
-    fn later(&self, from: WallTime, request: &Request) -> When {
-        let Policy { search_ahead_nanos, ahead_max_nanos, .. } = self.policy;
-        let duration = request.duration_nanos.unwrap_or(Nanos::new(u64::MAX));
-        let searched = from.saturating_add(search_ahead_nanos);
-        let latest = searched.min(self.now.saturating_add(ahead_max_nanos));
-        let in_time = request.malleable.map(|malleable| {
-            let by = malleable.by_unix_nanos.unix_nanos();
-            WallTime::from_unix_nanos(by.saturating_sub(duration.get()))
-        });
-        When::after(from, duration).until(in_time.map_or(latest, |start| start.min(latest)))
     }
 
     /// Admission of requests that count in these tables of their user.
@@ -426,11 +402,6 @@ impl Engine {
             Err(bug) => unreachable!("what was admitted is held: {bug}"),
         }
     }
-}
-
-/// Whether a shorter time would be of use: what is malleable has all of its CPU or is late, and a site keeps its nodes.
-fn is_had_for_less(request: &Request) -> bool {
-    request.malleable.is_none() && !matches!(request.ask, Ask::SiteNode(_))
 }
 
 /// What is asked for, on these nodes; where there are none, as it is.
