@@ -48,7 +48,7 @@ fn measure_missing(session: &Session, wanted: &Wanted<'_>, under_load: bool) -> 
     let curves = wanted.nodes.iter().flat_map(curves).collect();
     let grid = wanted.grid.clone();
     let mut profile = gone_on_with(session, &grid, under_load)?;
-    let Session { cluster, mpi, application, profile_path } = session;
+    let Session { cluster, mpi, application, profile_path, .. } = session;
     let places = places(cluster, application, wanted.nodes.iter().copied())?;
     // What promises are tried with is known better than usual, if it takes all of the grid.
     let runs = grid.bandwidths().len() * wanted.samples as usize;

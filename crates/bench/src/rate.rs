@@ -178,7 +178,8 @@ impl Watched<'_> {
 
     fn state(&self) -> Result<RateView> {
         match ask(&self.cluster.rates_directory(), self.job, Asked::State)? {
-            Answer::State(view) => Ok(view),
+            Answer::State(view) => Ok(*view),
+            Answer::Course(view) => bail!("{} is not held at a rate", view.job),
             Answer::Refused { reason } => bail!(reason),
         }
     }

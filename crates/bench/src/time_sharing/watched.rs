@@ -318,6 +318,7 @@ impl Steered<'_> {
         self.watched.look(self.job);
         match ask(&self.watched.cluster.rates_directory(), self.job, Asked::Set { target })? {
             Answer::State(_) => Ok(()),
+            Answer::Course(_) => bail!("{} is not held at a rate", self.job),
             Answer::Refused { reason } => bail!("{target} was refused: {reason}"),
         }
     }

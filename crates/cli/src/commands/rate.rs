@@ -688,7 +688,7 @@ mod tests {
         let unheld = RateView { state: unheld, ..view.clone() };
         let expected = "r7 is not held at 30 % of full speed yet: the broker does not answer";
         assert_eq!(turned(&unheld), expected);
-        assert!(table(&[unheld]).ends_with(" -  not held yet: the broker does not answer\n"));
+        assert!(table(&[unheld], None).ends_with(" -  not held yet: the broker does not answer\n"));
         let silent = RateView { state: state(Phase::Unreported), ..view };
         let expected = "r7 tells no progress: until it does, it has 30 % of its CPU";
         assert_eq!(turned(&silent), expected);
