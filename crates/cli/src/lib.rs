@@ -1,5 +1,5 @@
-//! The commands of Keeptime, and the coordinator of a run: asks the broker what is free, plans, holds
-//! what a job needs, runs it and tells what came of it.
+//! Owns the commands of Keeptime and the way of a run: asks the broker what is free, plans, holds what a
+//! job needs, runs it and tells what came of it; never grants anything, and enforces nothing itself.
 //!
 //! * [`arguments`], [`commands`]: the command line;
 //! * [`cluster`], [`hold`], [`execute`]: a cluster, a job's resources, one run; [`detach`]: one that outlives its terminal;

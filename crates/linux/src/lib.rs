@@ -1,5 +1,6 @@
-//! Owns what Keeptime asks of one Linux kernel: traffic control, flow marking and counters, as
-//! plain values with a pure `diff` and a thin `apply`; never decides what is wanted.
+//! Owns what Keeptime asks of one Linux kernel: classes and marks of packets, control groups, CPU
+//! schedules and processes, disks, and what all of them count; as plain values with a pure `diff` and a
+//! thin `apply` where something is changed; never decides what is wanted.
 //!
 //! * [`egress`]: from reserved flows to classes and marks (pure);
 //! * [`flows`]: which packets belong to which flow, by eBPF;
