@@ -8,7 +8,7 @@ use keeptime_agent::link::{FromAgent, ToAgent, VERSION};
 use keeptime_broker::agents::{Hub, Reception, Speaker};
 use keeptime_broker::core::{Core, CoreError, Handle};
 use keeptime_credentials::dates::now;
-use keeptime_engine::call::Reason;
+use keeptime_engine::refusal::Reason;
 use keeptime_engine::{Call, CallError, Caller, Cluster, Policy};
 use keeptime_ledger::{Fault, MemoryDisk, MemoryLedger, Writer};
 use keeptime_model::assignment::{Assignment, TrafficClass};

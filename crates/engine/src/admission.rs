@@ -3,10 +3,10 @@
 use crate::absences::Absences;
 use crate::agents::Agents;
 use crate::book::Book;
-use crate::call::{Beyond, DrainedNode, Lacking, NAMED_MAX, Reason, Refusal, WithoutMechanism};
 use crate::cluster::{Cluster, Group, LITTLE, Resource};
 use crate::mask::NodeMask;
 use crate::pieces::{Piece, parted};
+use crate::refusal::{Beyond, DrainedNode, Lacking, NAMED_MAX, Reason, Refusal, WithoutMechanism};
 use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
 use keeptime_model::Invalid;
 use keeptime_model::assignment::{CpuMechanism, TrafficClass};

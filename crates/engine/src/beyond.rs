@@ -1,8 +1,8 @@
 //! More than nodes have at all: what can never be granted, whatever is given back.
 
 use crate::admission::{Admission, cpu_and_disk};
-use crate::call::{Beyond, NAMED_MAX, NodeShare};
 use crate::cluster::Resource;
+use crate::refusal::{Beyond, NAMED_MAX, NodeShare};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{NodeChoice, Resources};
 use keeptime_model::topology::NodeIndex;

@@ -1,8 +1,8 @@
 //! What the events add up to: every application, reservation and web site, and which nodes are drained. The same
 //! events in the same order give the same book.
 
-use crate::call::Refusal;
 use crate::event::{Event, Modified};
+use crate::refusal::Refusal;
 use crate::weight;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;

@@ -1,7 +1,7 @@
 //! What is recorded: everything that happens to applications and reservations. The state is what
 //! the events add up to ([`crate::book`]).
 
-use crate::call::Refusal;
+use crate::refusal::Refusal;
 use keeptime_model::application::Application;
 use keeptime_model::drain::DrainReason;
 use keeptime_model::name::Name;

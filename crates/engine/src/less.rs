@@ -7,8 +7,8 @@
 //! bring about, a greater number may be missed.
 
 use crate::admission::{Admission, Need, Unplaced};
-use crate::call::{Less, ResourceOffer};
 use crate::cluster::Resource;
+use crate::refusal::{Less, ResourceOffer};
 use keeptime_calendar::{ResourceId, Span};
 use keeptime_model::reservation::{Grant, NodeChoice, Resources};
 use keeptime_model::units::BitsPerSecond;

@@ -2,7 +2,7 @@
 //! never does I/O, reads no clock.
 //!
 //! * [`engine`]: the machine: [`Engine::step`], [`Engine::restore`];
-//! * [`call`]: what users ask and are answered;
+//! * [`call`]: what users ask and are answered; [`refusal`]: why not, and what would be granted instead;
 //! * [`event`]: what is recorded; replaying the records gives the same state;
 //! * [`book`]: what the records add up to;
 //! * [`admission`]: whether a request fits, where, and otherwise when;
@@ -62,6 +62,7 @@ pub mod cluster;
 pub mod engine;
 pub mod event;
 pub mod policy;
+pub mod refusal;
 
 mod absences;
 mod beyond;
@@ -79,8 +80,9 @@ mod spare;
 mod turns;
 mod weight;
 
-pub use call::{Answer, Call, CallError, Caller, Refusal};
+pub use call::{Answer, Call, CallError, Caller};
 pub use cluster::Cluster;
 pub use engine::{Engine, Input, Moment, Output, Step, Ticket};
 pub use event::Event;
 pub use policy::Policy;
+pub use refusal::Refusal;

@@ -2,10 +2,11 @@
 //! nodes those keep from whoever came later. Nothing of it is recorded: after a restart, whoever asked asks again.
 
 use crate::book::{Reservation, Waits};
-use crate::call::{Caller, Reason, Refusal};
+use crate::call::Caller;
 use crate::claims::Claim;
 use crate::engine::{Moment, Ticket};
 use crate::policy::Policy;
+use crate::refusal::{Reason, Refusal};
 use keeptime_model::reservation::{Handle, Request, RequestKey, State, UserName};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};

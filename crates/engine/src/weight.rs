@@ -1,7 +1,7 @@
 //! What a reservation takes of the broker's memory, about and in bytes: by that nobody fills it. Pure.
 
 use crate::book::Reservation;
-use crate::call::{Reason, Refusal};
+use crate::refusal::{Reason, Refusal};
 use keeptime_model::application::Parameters;
 use keeptime_model::extension::Extension;
 use keeptime_model::pattern::Pattern;

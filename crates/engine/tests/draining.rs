@@ -6,7 +6,7 @@
 mod world;
 
 use keeptime_engine::book::{Book, Reservation, Snapshot};
-use keeptime_engine::call::{Reason, ResourceOffer};
+use keeptime_engine::refusal::{Reason, ResourceOffer};
 use keeptime_engine::{Answer, Call, CallError, Event, Input};
 use keeptime_model::drain::NodeSet;
 use keeptime_model::extension::Extension;

@@ -5,8 +5,8 @@
 
 mod world;
 
-use keeptime_engine::call::Reason;
 use keeptime_engine::event::Granted;
+use keeptime_engine::refusal::Reason;
 use keeptime_engine::{Answer, Call, CallError, Event, Policy};
 use keeptime_model::pattern::{Pattern, RankFlow};
 use keeptime_model::reservation::{Ask, Handle, Malleable, NodeChoice, Request, Resources};

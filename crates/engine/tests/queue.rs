@@ -7,7 +7,7 @@ mod world;
 
 use keeptime_engine::agents::Act;
 use keeptime_engine::book::Waits;
-use keeptime_engine::call::Reason;
+use keeptime_engine::refusal::Reason;
 use keeptime_engine::{Answer, Call, CallError, Input, Output, Policy, Refusal, Ticket};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, Malleable, NodeChoice, Request, State};

@@ -4,7 +4,7 @@
 
 mod world;
 
-use keeptime_engine::call::{Lacking, NAMED_MAX, Reason, ResourceOffer};
+use keeptime_engine::refusal::{Lacking, NAMED_MAX, Reason, ResourceOffer};
 use keeptime_engine::{Answer, Call, CallError, Policy, Refusal};
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;

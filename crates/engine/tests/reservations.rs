@@ -5,7 +5,7 @@
 mod world;
 
 use keeptime_engine::book::{Book, Reservation};
-use keeptime_engine::call::Reason;
+use keeptime_engine::refusal::Reason;
 use keeptime_engine::{Answer, Call, CallError, Event, Input, Output, Policy, Ticket};
 use keeptime_model::application::Application;
 use keeptime_model::assignment::CpuMechanism;

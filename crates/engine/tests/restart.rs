@@ -5,7 +5,7 @@
 mod world;
 
 use keeptime_engine::book::{Book, Reservation};
-use keeptime_engine::call::Reason;
+use keeptime_engine::refusal::Reason;
 use keeptime_engine::{Answer, Call, CallError, Event, Input, Policy};
 use keeptime_model::loss::OnLoss;
 use keeptime_model::reservation::{Handle, Malleable, NodeChoice, Request, State};

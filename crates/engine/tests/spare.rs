@@ -4,7 +4,7 @@
 
 mod world;
 
-use keeptime_engine::call::Reason;
+use keeptime_engine::refusal::Reason;
 use keeptime_engine::{Call, Input};
 use keeptime_model::assignment::AssignedFlow;
 use keeptime_model::reservation::{Handle, NodeChoice, Request, State};

@@ -16,7 +16,7 @@ use keeptime_broker::wire::{Filter, Happened, History, Known, Possible, Problem}
 use keeptime_broker::words;
 use keeptime_credentials::dates::now;
 use keeptime_engine::book::Reservation;
-use keeptime_engine::call::{Beyond, Reason};
+use keeptime_engine::refusal::{Beyond, Reason};
 use keeptime_engine::{Event, Refusal};
 use keeptime_launch::remote::quoted;
 use keeptime_model::Invalid;

@@ -2,9 +2,10 @@
 
 use super::{Engine, Output, Ticket, Timeout, outline};
 use crate::agents::{Enforcement, Session};
-use crate::call::{Answer, CallError, Reason, Refusal};
+use crate::call::{Answer, CallError};
 use crate::event::{Event, Granted, Modified, Refused};
 use crate::offers::{Kind, Offer, Proposal};
+use crate::refusal::{Reason, Refusal};
 use keeptime_model::assignment::Assignment;
 use keeptime_model::reservation::{Handle, State};
 use keeptime_model::topology::NodeIndex;

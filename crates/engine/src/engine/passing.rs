@@ -1,9 +1,9 @@
 //! What happens because time has passed.
 
 use super::{Deadline, Engine, Holder, Moment, Timeout};
-use crate::call::Reason;
 use crate::event::Event;
 use crate::offers::Offer;
+use crate::refusal::Reason;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, State};
 use keeptime_model::topology::NodeIndex;

@@ -2,10 +2,10 @@
 
 use super::{Deadline, Engine, Moment, Step};
 use crate::book::{Book, Reservation, Snapshot};
-use crate::call;
 use crate::cluster::Cluster;
 use crate::event::Event;
 use crate::policy::Policy;
+use crate::refusal;
 use keeptime_calendar::Refusal;
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
@@ -89,7 +89,7 @@ impl Engine {
                     lacks.iter().filter_map(|lack| self.cluster.resource(lack.resource));
                 let node = lacking.find_map(|of| self.cluster.node_of(of));
                 let reason = self.admission(None).all_lacking(lacks);
-                (node, call::Refusal::from(reason).to_string())
+                (node, refusal::Refusal::from(reason).to_string())
             }
             other => (None, other.to_string()),
         };
