@@ -2,32 +2,34 @@
 //! as one step, and its answers and orders leave when that is durable. This is the one place that
 //! reads the clock and hands over to the ledger.
 //!
-//! What is over is so for good. So a clock that steps is believed when that has lasted, as agents do it
-//! ([`keeptime_agent::clock`]), and none that is far behind what is recorded.
-//!
 //! When the disk is full, everything that waits is told, the engine is made anew from the ledger, and
 //! after a second it tries again; agents lose their connection meanwhile and nothing else. Any other
 //! failure to write ends the broker: it starts again from what is durable.
+
+mod clocks;
+mod snapshots;
+
+pub use snapshots::SNAPSHOT_EVERY;
 
 use crate::agents::Hub;
 use crate::feed::Feed;
 use crate::outbox::Outbox;
 use crate::records::{self, Found, RecordError};
 use crate::wire::Happened;
-use keeptime_agent::clock::Clock;
-use keeptime_credentials::dates::now;
+use clocks::{BEHIND_MAX, Clocks};
 use keeptime_engine::{
     Answer, Call, CallError, Caller, Cluster, Engine, Event, Input, Moment, Output, Policy, Step,
-    Ticket, book,
+    Ticket,
 };
-use keeptime_ledger::{Revision, Snapshot, Subject, WriteError, Writer};
+use keeptime_ledger::{Revision, Subject, WriteError, Writer};
 use keeptime_locks::lock;
 use keeptime_model::Invalid;
 use keeptime_model::errors::chain;
 use keeptime_model::reservation::UserName;
 use keeptime_model::units::{Nanos, WallTime};
+use snapshots::Snapshots;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -41,13 +43,6 @@ const ROOM: usize = 4_096;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long nothing is tried when the disk was full.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A broker begins where its clock is no further behind what is recorded. Its time would stand still for as long, and what it
-/// grants begin only then on nodes whose clocks are right; and other clocks differ by no more than a second.
-const BEHIND_MAX: Nanos = Nanos::from_secs(60);
-/// Batches between two snapshots, or half as many as there are reservations if these are more, so that
-/// snapshots take a constant share of the writing: what a broker that starts reads again takes well under
-/// a second.
-pub const SNAPSHOT_EVERY: u64 = 10_000;
 
 /// Why nothing can be answered now.
 #[derive(Debug, Clone, Error)]
@@ -292,34 +287,12 @@ pub struct Core {
     due: Instant,
 }
 
-/// The clocks of this machine.
-struct Clocks {
-    /// When the steady one began.
-    began: Instant,
-    /// What the other one shows,
-    shown: fn() -> WallTime,
-    /// and how far that is believed.
-    clock: Clock,
-    /// Whether it is far behind the engine's time, and that was told.
-    is_behind: bool,
-}
-
 /// After a failure.
 struct Pause {
     until: Instant,
     reason: Arc<str>,
     /// What the engine found when it was made anew.
     first: Step,
-}
-
-struct Snapshots {
-    /// Of the last that was begun.
-    last: Revision,
-    is_saving: Arc<AtomicBool>,
-    /// Reservations whose records are to be removed, and with which batch they were forgotten.
-    forgotten: Vec<(Revision, Subject)>,
-    /// Up to which revision they are.
-    removed_to: Arc<AtomicU64>,
 }
 
 impl Core {
@@ -644,106 +617,6 @@ impl Core {
             None => Ok(()),
         }
     }
-
-    /// Saves a snapshot from time to time, when all that it covers is durable: until then it may be undone, and
-    /// others would happen under the same revisions.
-    fn save_snapshot(&mut self) {
-        let every = SNAPSHOT_EVERY.max(self.engine.book().reservations().len() as u64 / 2);
-        let due = self.head.get() >= self.snapshots.last.get() + every;
-        if !due || self.snapshots.is_saving.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        self.snapshots.last = self.head;
-        let saving = self.saving(Some((self.head, self.engine.book().snapshot())));
-        self.leave(Box::new(move |outcome| {
-            if outcome.is_ok() {
-                saving.start();
-            }
-        }));
-    }
-
-    /// Removes what another broker was about to remove when it ended.
-    fn finish_compaction(&mut self) {
-        if !self.snapshots.is_saving.swap(true, Ordering::AcqRel) {
-            self.saving(None).start();
-        }
-    }
-
-    fn saving(&mut self, snapshot: Option<(Revision, book::Snapshot)>) -> Saving {
-        let removed_to = Revision::new(self.snapshots.removed_to.load(Ordering::Acquire));
-        self.snapshots.forgotten.retain(|(revision, _)| *revision > removed_to);
-        Saving {
-            snapshot,
-            forgotten: self.snapshots.forgotten.iter().map(|(_, subject)| *subject).collect(),
-            writer: self.writer.clone(),
-            counters: Arc::clone(&self.counters),
-            is_saving: Arc::clone(&self.snapshots.is_saving),
-            removed_to: Arc::clone(&self.snapshots.removed_to),
-        }
-    }
-}
-
-/// A snapshot that is to be saved, and what all snapshots cover then, to be removed. Whatever becomes of it, the one before is
-/// still there, and the next is tried later.
-struct Saving {
-    /// Of which revision; nothing where there is to be no new one.
-    snapshot: Option<(Revision, book::Snapshot)>,
-    forgotten: Vec<Subject>,
-    writer: Writer,
-    counters: Arc<Counters>,
-    is_saving: Arc<AtomicBool>,
-    /// Up to which revision the records of all that was forgotten are gone.
-    removed_to: Arc<AtomicU64>,
-}
-
-impl Saving {
-    /// On a thread of its own.
-    fn start(self) {
-        let thread = std::thread::Builder::new().name("snapshot".into());
-        if let Err(error) = thread.spawn(move || self.run()) {
-            tracing::warn!("no snapshot, and nothing is compacted: {error}");
-        }
-    }
-
-    fn run(mut self) {
-        if let Some((revision, book)) = self.snapshot.take() {
-            match self.save(revision, book) {
-                Ok(()) => drop(self.counters.snapshots.fetch_add(1, Ordering::Relaxed)),
-                Err(error) => {
-                    return tracing::warn!(
-                        "no snapshot of revision {revision}: {}",
-                        chain(&*error)
-                    );
-                }
-            }
-        }
-        match self.writer.compact(std::mem::take(&mut self.forgotten)) {
-            // Nobody else compacts.
-            Ok(_) => {
-                let removed_to = self.writer.status().compacted_to;
-                self.removed_to.store(removed_to.get(), Ordering::Release);
-            }
-            Err(error) => {
-                tracing::warn!("what snapshots cover stays for now: {}", chain(&error));
-            }
-        }
-    }
-
-    fn save(
-        &self,
-        revision: Revision,
-        book: book::Snapshot,
-    ) -> Result<(), Box<dyn std::error::Error>> {
-        let state = serde_json::to_vec(&book)?;
-        drop(book);
-        Ok(self.writer.save_snapshot(Snapshot { revision, state })?)
-    }
-}
-
-impl Drop for Saving {
-    fn drop(&mut self) {
-        self.is_saving.store(false, Ordering::Release);
-    }
 }
 
 fn restore(
@@ -754,29 +627,6 @@ fn restore(
 ) -> Result<(Engine, Step), Invalid> {
     let (cluster, policy) = (cluster.clone(), policy.clone());
     Engine::restore(cluster, policy, found.snapshot, found.events, moment)
-}
-
-impl Clocks {
-    fn new() -> Self {
-        Self { began: Instant::now(), shown: now, clock: Clock::default(), is_behind: false }
-    }
-
-    /// Now by both.
-    fn moment(&mut self) -> Moment {
-        let steady = Nanos::from(self.began.elapsed());
-        Moment { wall: self.clock.read((self.shown)(), steady), steady }
-    }
-
-    /// Says so when the wall clock was set back far behind the engine's time.
-    fn compare(&mut self, wall: WallTime, engine: WallTime) {
-        let is_behind = engine.saturating_since(wall) > BEHIND_MAX;
-        if is_behind && !self.is_behind {
-            tracing::error!(
-                "the clock was set back to {wall}: nothing begins or ends until it shows {engine} again"
-            );
-        }
-        self.is_behind = is_behind;
-    }
 }
 
 #[cfg(test)]

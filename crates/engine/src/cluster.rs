@@ -1,7 +1,7 @@
 //! The cluster as the engine reserves it: one slot table for each link direction, and for the CPU
 //! and the disk of each node.
 
-use crate::call::NAMED_MAX;
+use crate::refusal::NAMED_MAX;
 use keeptime_calendar::{BundleId, Calendar, Demand, ResourceId, Span};
 use keeptime_model::Invalid;
 use keeptime_model::assignment::{AssignedFlow, Assignment, TrafficClass};
