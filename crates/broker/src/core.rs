@@ -668,6 +668,7 @@ pub(crate) mod testing {
 mod tests {
     use super::testing::Still;
     use super::*;
+    use keeptime_credentials::dates::now;
     use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources, State};
     use keeptime_model::units::CpuPpm;
     use std::cell::Cell;

@@ -3,7 +3,7 @@
 use crate::arguments::{ProgramArguments, RunArguments};
 use anyhow::{Context, Result};
 use keeptime_engine::Refusal;
-use keeptime_engine::call::{Beyond, NodeShare, Reason};
+use keeptime_engine::refusal::{Beyond, NodeShare, Reason};
 use keeptime_model::Invalid;
 use keeptime_model::application::{Application, ApplicationFile, Printed, Progress, TimeSource};
 use keeptime_model::loss::OnLoss;
