@@ -123,7 +123,7 @@ impl Context {
     pub(crate) fn register_any(&self, attributes: Attributes) -> Result<Resource, RegisterError> {
         attributes.check()?;
         let core = &self.shared.core;
-        let place = core.inboxes().open().ok_or(RegisterError::TooMany)?;
+        let place = core.junction().inboxes.open().ok_or(RegisterError::TooMany)?;
         // Closed again when it is dropped on the way out.
         let resource = Resource { shared: self.shared.clone(), place };
         core.directory().register(place, attributes)?;

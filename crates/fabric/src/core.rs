@@ -6,7 +6,8 @@
 //! | `sending`, `waiting` | the way of a message out; waiting for a turn |
 //! | `receiving`, `catcher` | the way of a message in; a thread that waits for one |
 //! | `absent` | whether those are there of whom messages are waited for |
-//! | `calling`, `calls`, `connecting` | whom this context calls, and whom just now; links as they come and go |
+//! | `calling`, `calls` | whom this context calls, and whom just now |
+//! | `connecting` | who of those that call is let in, and what is done about links as they come and go beside `junction` |
 //! | `handling`, `keeping` | what is done on links by whoever has time; and every now and then |
 
 mod absent;
@@ -29,15 +30,14 @@ use crate::flow::Unsent;
 use crate::flusher::Flusher;
 use crate::frame::{Malformed, Refusal, VERSION};
 use crate::id::{ContextId, Place};
-use crate::inbox::{Arrived, Inbox, Inboxes, Undelivered};
+use crate::inbox::{Arrived, Inbox, Undelivered};
+use crate::junction::Junction;
 use crate::keeper::Keeper;
 use crate::link::{Home, Link};
-use crate::links::Links;
 use crate::listen::{Listeners, spoken};
 use crate::networks::{Network, discover};
 use crate::progress::{Parker, Progress};
 use crate::random;
-use crate::streams::Streams;
 use crate::turns::Turns;
 use absent::Absent;
 use calls::Calls;
@@ -52,13 +52,11 @@ pub struct Core {
     id: ContextId,
     config: Config,
     networks: Vec<Network>,
-    inboxes: Inboxes,
-    links: Links,
+    junction: Junction,
     listeners: Listeners,
     progress: Progress,
     directory: Client,
     flusher: Arc<Flusher>,
-    streams: Streams,
     survey: Survey,
     keeper: Keeper,
     turns: Arc<Turns>,
@@ -104,20 +102,19 @@ impl Core {
         let carriers = spoken(config.between_nodes, &addresses);
         let info = ContextInfo { id, node, owner, callers, addresses, carriers, speaks: VERSION };
         let directory = Client::connect(&config.directory, info)?;
+        let turns = Arc::new(Turns::new());
         Ok(Self {
             id,
             config,
             networks,
-            inboxes: Inboxes::new(),
-            links: Links::default(),
+            junction: Junction::new(turns.clone()),
             listeners,
             progress,
             directory,
             flusher: Arc::default(),
-            streams: Streams::default(),
             survey: Survey::default(),
             keeper: Keeper::default(),
-            turns: Arc::new(Turns::new()),
+            turns,
             untold: Mutex::default(),
             calls: Calls::default(),
             absent: Absent::default(),
@@ -149,9 +146,9 @@ impl Core {
         &self.flusher
     }
 
-    /// Its streams over several rails.
-    pub fn streams(&self) -> &Streams {
-        &self.streams
+    /// Its links, streams and inboxes.
+    pub fn junction(&self) -> &Junction {
+        &self.junction
     }
 
     /// Who looks after them.
@@ -163,11 +160,6 @@ impl Core {
     pub fn give_up_calls(&self) {
         self.directory.close();
         self.survey.end();
-    }
-
-    /// Its inboxes.
-    pub fn inboxes(&self) -> &Inboxes {
-        &self.inboxes
     }
 
     /// Works until `stopped`, which is looked at whenever `enlist`ed threads are woken.
@@ -203,20 +195,17 @@ impl Home for Core {
     }
 
     fn begun(&self, link: &Arc<Link>, number: u32) -> Result<(), Malformed> {
-        for (before, why) in self.links.begun(link, number, self)? {
-            self.lost(&before, why);
-        }
-        Ok(())
+        self.junction.begun(link, number, self)
     }
 
     fn fetched(&self, to: Place) {
-        let next = self.inboxes.with(to, Inbox::next_receiver).flatten();
+        let next = self.junction.inboxes.with(to, Inbox::next_receiver).flatten();
         next.iter().for_each(|parker| self.progress.wake(parker));
     }
 
     fn notify(&self, sender: Place, notice: Undelivered) {
         let to = notice.to;
-        let told = self.inboxes.with(sender, |inbox| inbox.notify(notice)).flatten();
+        let told = self.junction.inboxes.with(sender, |inbox| inbox.notify(notice)).flatten();
         let Some(receivers) = told else {
             // The sender is gone as well, or takes none of what it is told: whoever closes the context wants to know.
             let mut untold = lock(&self.untold);

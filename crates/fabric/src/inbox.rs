@@ -24,7 +24,7 @@ pub const RESOURCES_MOST: u32 = 1 << 20;
 pub const NOTICES_MOST: usize = 1 << 18;
 const CHUNK: u32 = 256;
 /// Stands for a link that is no more: no link has this number.
-const NO_LINK: u32 = u32::MAX;
+pub const NO_LINK: u32 = u32::MAX;
 
 /// A message as it arrived; or as it arrives, if its body is still to be made.
 #[derive(Debug)]

@@ -99,9 +99,9 @@ impl Keeper {
                 self.ask(core, scope);
                 if looked.elapsed() >= LOOK_EVERY {
                     looked = Instant::now();
-                    core.look_after_links();
+                    core.junction().look_after_links(core);
                 }
-                for stream in in_turn(core.streams().all(), last) {
+                for stream in in_turn(core.junction().streams.all(), last) {
                     core.tend(&stream);
                     if self.making.count() >= MAKING_MOST || !stream.is_due(Instant::now()) {
                         continue;
@@ -157,7 +157,7 @@ impl Keeper {
 
     /// How long nothing has to be looked at; none: as long as nothing begins.
     fn rest(&self, core: &Core) -> Option<Duration> {
-        if !core.streams().all().is_empty() {
+        if !core.junction().streams.all().is_empty() {
             return Some(EVERY);
         }
         let state = lock(&self.state);
@@ -165,7 +165,7 @@ impl Keeper {
             return Some(AGAIN_EVERY);
         }
         drop(state);
-        core.has_links_to_look_after().then_some(LOOK_EVERY)
+        core.junction().has_links_to_look_after().then_some(LOOK_EVERY)
     }
 
     /// Waits for so long, or for ever, unless something begins. Returns whether to go on.
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn so_many_threads_make_rails_and_nobody_waits_for_them() {
         let (context, resource) = forlorn("rails");
-        let streams = context.core().streams();
+        let streams = &context.core().junction().streams;
         // Numbers that links of the context do not have.
         for number in 1..=2 * MAKING_MOST as u32 {
             begin(streams, u32::MAX - number);

@@ -59,6 +59,7 @@
 //! | `transport::rails` | one stream of frames over several connections (its decisions are pure) |
 //! | [`bridge`] | ways over other nodes (pure), and what a daemon carries for others |
 //! | `transport::reliable` | a stream over datagrams that are lost and overtake each other (pure) |
+//! | `junction` | which links and streams a context has, and what becomes of them: for `core` and for its simulation |
 //! | `link`, `links`, `listen`, `inbox`, `turns`, `flusher`, `streams`, `keeper`, `core` | one context (what threads see of an inbox and of the flusher without a lock: checked with loom) |
 //! | `ending` | what is carried when a program ends without closing its contexts |
 //! | `progress` | how threads wait, and who looks for messages (who leads and who wakes whom: pure; checked with loom) |
@@ -163,6 +164,7 @@ mod ending;
 mod error;
 mod flusher;
 mod inbox;
+mod junction;
 mod keeper;
 mod link;
 mod links;

@@ -5,7 +5,7 @@ use crate::bridge::routes::Way;
 use crate::directory::protocol::Introduction;
 use crate::id::ContextId;
 use crate::link::Link;
-use crate::transport::rails::{Allowance, RailId, Rails};
+use crate::transport::rails::{Allowance, RAILS_MOST, RailId, Rails};
 use crate::transport::{Broken, Ends};
 use keeptime_locks::lock;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ const LASTING: Duration = Duration::from_secs(60);
 const MUCH: u64 = 1 << 20;
 /// How long a stream may be without a rail before it is broken: a few times what a bridge takes to
 /// be started again, or a network to come back.
-const ALONE_MOST: Duration = Duration::from_secs(10);
+pub const ALONE_MOST: Duration = Duration::from_secs(10);
 
 /// All streams of a context.
 #[derive(Debug, Default)]
@@ -257,8 +257,38 @@ impl Stream {
         (making.ways.values().map(way).collect(), lost.iter().map(way).collect())
     }
 
-    /// Those of `ways` that none of its rails goes.
-    pub fn missing(&self, ways: Vec<Way>) -> Vec<Way> {
+    /// Makes those of its rails by `call` that it has not, of the `ways` that they can go, as far as it may have them: those
+    /// last that were `lost`. `was_alone` when these ways were looked for: without any rail, whatever leads there is good
+    /// enough.
+    pub fn make_missing(
+        &self,
+        ways: Vec<Way>,
+        lost: &[Way],
+        was_alone: bool,
+        now: impl Fn() -> Instant,
+        mut call: impl FnMut(&Way) -> Option<Ends>,
+    ) {
+        let mut missing = self.missing(ways);
+        // One that answers calls may be of no use otherwise.
+        missing.sort_by_key(|way| lost.contains(way));
+        // One that was alone has a way then, and is not held up by others that do not answer. Where the last rail is lost
+        // meanwhile, what is beside no others any more is looked for anew.
+        let goes_on = |way: &Way| {
+            let is_alone = self.rails.all().is_empty();
+            let is_of_use = if was_alone { way.is_straight() || is_alone } else { !is_alone };
+            self.has_room() && is_of_use
+        };
+        for way in missing.into_iter().take(RAILS_MOST).take_while(goes_on) {
+            // Otherwise it is tried again later.
+            if let Some(ends) = call(&way)
+                && let Ok(Some(rail)) = self.join(ends)
+            {
+                self.joined(rail, way, now());
+            }
+        }
+    }
+
+    fn missing(&self, ways: Vec<Way>) -> Vec<Way> {
         let making = lock(&self.making);
         // One that is lost since they were looked at is missing at the next look, which hears that it is lost.
         let is_taken = |way: &Way| making.ways.values().any(|(other, _)| other == way);
@@ -266,7 +296,7 @@ impl Stream {
     }
 
     /// A rail goes this way.
-    pub fn joined(&self, rail: RailId, way: Way, now: Instant) {
+    fn joined(&self, rail: RailId, way: Way, now: Instant) {
         lock(&self.making).ways.insert(rail, (way, now));
     }
 }

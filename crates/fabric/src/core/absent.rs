@@ -162,7 +162,7 @@ impl Core {
     /// Whether nobody has to wait for messages of `peer`, or when to look again; if it is to be looked when something
     /// has changed, whoever waits for it is woken then.
     pub(super) fn seek(&self, peer: ContextId) -> Look<()> {
-        if peer == self.id || self.links.has(peer) {
+        if peer == self.id || self.junction.links.has(peer) {
             return Look::Later;
         }
         match self.absent.next(peer, Instant::now()) {
@@ -179,7 +179,7 @@ impl Core {
     /// Nobody has to wait for `peer` unless it had called before it ended: its call may not be taken yet, nor what it said.
     fn give_up(&self, peer: ContextId) -> Look<()> {
         let again = self.listeners.hear_callers(self);
-        if self.links.has(peer) {
+        if self.junction.links.has(peer) {
             return Look::Later;
         }
         again.map_or(Look::Done(()), Look::At)
@@ -202,7 +202,7 @@ impl Core {
             }
             Err(_) => self.absent.is_unknown(peer, now),
         }
-        self.inboxes.each(|inbox| {
+        self.junction.inboxes.each(|inbox| {
             inbox.receivers_of(peer).for_each(|parker| self.progress.wake(parker));
         });
     }

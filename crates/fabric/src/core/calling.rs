@@ -26,7 +26,7 @@ impl Core {
     /// whoever wants it has less: then by another thread, and whoever comes again finds it. One that waits for a thread is
     /// made by whoever comes and has the time.
     pub(super) fn link_to(&self, peer: ContextId, patience: Patience) -> Called {
-        if let Some(link) = self.links.to(peer) {
+        if let Some(link) = self.junction.links.to(peer) {
             return Ok(link);
         }
         let (call, is_new) = self.calls.join(peer);
@@ -60,7 +60,7 @@ impl Core {
 
     fn connect(&self, peer: ContextId) -> Called {
         // Another call may have ended since there was none.
-        if let Some(link) = self.links.to(peer) {
+        if let Some(link) = self.junction.links.to(peer) {
             return Ok(link);
         }
         let is_gone = || self.absent.is_gone(peer, Instant::now());
@@ -114,13 +114,13 @@ impl Core {
             }
         } else {
             // Who calls, its kernel tells.
-            let greeting = self.greeting(found, self.streams.next_number());
+            let greeting = self.greeting(found, self.junction.streams.next_number());
             let ends = call_neighbour(Greeting { pass: None, ..greeting }, info.owner);
-            ends.map(|ends| self.connected(peer, ends))
+            ends.map(|ends| self.junction.connected(peer, ends, self))
         };
         let link = link.map_err(|error| unreachable(error.to_string()))?;
         // That one may have called meanwhile: all that is sent there goes by one link.
-        Ok(self.links.to(peer).unwrap_or(link))
+        Ok(self.junction.links.to(peer).unwrap_or(link))
     }
 
     /// A link to another node: over the network that both are on, over all of them if they are
@@ -137,15 +137,15 @@ impl Core {
         }
         // Found out, which takes a while, only when nothing leads straight there.
         let bridged = iter::once_with(|| self.bridged(info, &[], &[], false)).flatten();
-        let number = self.streams.next_number();
+        let number = self.junction.streams.next_number();
         let first: Vec<_> = straight.iter().flat_map(|way| way.hops.iter().copied()).collect();
         let greeting = || Greeting { is_rail: true, ..self.greeting(peer, number) };
         if let Ok((way, ends)) = self.call_first(info, first, greeting) {
-            return self.begin(peer, number, way, ends);
+            return self.junction.begin(peer, number, way, ends, self);
         }
         for way in bridged {
             if let Ok(ends) = self.call(peer, number, &way) {
-                return self.begin(peer, number, way, ends);
+                return self.junction.begin(peer, number, way, ends, self);
             }
         }
         self.call_any(peer, candidates(&self.networks, &info.addresses, false))
@@ -157,13 +157,13 @@ impl Core {
         let info = &peer.context;
         let stream = self.survey.call(way, Whom::Context(info.id))?;
         let is_enough = self.bridged(info, &[], slice::from_ref(way), false).is_empty();
-        let number = self.streams.next_number();
+        let number = self.junction.streams.next_number();
         let greeting = Greeting { is_rail: !is_enough, ..self.greeting(peer, number) };
         let ends = greet_over(way, stream, greeting, self.carrier_to(info))?;
         if is_enough {
-            return Ok(self.connected(info.id, ends));
+            return Ok(self.junction.connected(info.id, ends, self));
         }
-        self.begin(peer, number, way.clone(), ends)
+        self.junction.begin(peer, number, way.clone(), ends, self)
     }
 
     /// A connection to another context over `way`, a rail of the stream of this number.
@@ -176,9 +176,9 @@ impl Core {
     /// A link over the first of `addresses` that answers.
     fn call_any(&self, peer: &Introduction, addresses: Vec<SocketAddr>) -> io::Result<Arc<Link>> {
         let info = &peer.context;
-        let greeting = || self.greeting(peer, self.streams.next_number());
+        let greeting = || self.greeting(peer, self.junction.streams.next_number());
         let (_, ends) = self.call_first(info, addresses, greeting)?;
-        Ok(self.connected(info.id, ends))
+        Ok(self.junction.connected(info.id, ends, self))
     }
 
     /// A connection over the first of `addresses` that answers and can be greeted.

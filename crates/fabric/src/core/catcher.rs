@@ -31,7 +31,7 @@ pub struct Catcher<'a> {
 impl<'a> Catcher<'a> {
     /// Of what `wanted` wants of what is for `place`, if that leads somewhere. Its resource has to be there as long as this.
     pub fn new(core: &'a Core, place: Place, wanted: Match) -> Option<Self> {
-        let (inbox, enlisted) = (core.inboxes.at(place)?, OnceCell::new());
+        let (inbox, enlisted) = (core.junction.inboxes.at(place)?, OnceCell::new());
         let (sought, caught) = (Cell::new(None), OnceCell::new());
         Some(Self { core, place, inbox, wanted, enlisted, sought, caught })
     }

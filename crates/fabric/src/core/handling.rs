@@ -20,7 +20,7 @@ impl Core {
     /// Works until everything that was sent is with the other ends, or with their kernels, or
     /// `deadline` has passed.
     pub fn drain(&self, deadline: Instant) {
-        let drained = || self.links.view().all().all(|link| self.is_drained(link));
+        let drained = || self.junction.links.view().all().all(|link| self.is_drained(link));
         loop {
             let now = Instant::now();
             if drained() || now >= deadline {
@@ -35,7 +35,7 @@ impl Core {
         // Connections that have broken already are found out first.
         self.progress.look(self);
         self.drain(deadline);
-        let view = self.links.view();
+        let view = self.junction.links.view();
         let left = view.all().filter(|link| !self.is_drained(link)).flat_map(|link| link.unsent());
         let left: Vec<_> = left.collect();
         // After that look, which may have found another one broken.
@@ -54,7 +54,7 @@ impl Core {
 
     /// Carries what was gathered. Returns whether there was something.
     pub fn flush(&self) -> bool {
-        let view = self.links.view();
+        let view = self.junction.links.view();
         let any = view.all().any(|link| link.has_backlog());
         for link in view.all() {
             // First what has arrived: it may say that nothing has to be sent again. Whoever waits does that as well, and one
@@ -74,7 +74,7 @@ impl Core {
 
     /// Whether all bytes that were taken are with the other ends, or with their kernels, whatever is still to be asked for.
     pub fn has_carried_all(&self) -> bool {
-        self.links.view().all().all(|link| link.has_carried_all())
+        self.junction.links.view().all().all(|link| link.has_carried_all())
     }
 
     /// Has what waits carried, whatever this thread does next.
@@ -106,7 +106,7 @@ impl Core {
 
     /// [`Work::poll`], with everything for `home`. Links that are not asked are read on if more is there anyhow.
     pub(super) fn poll_for(&self, home: &impl Home, view: &mut Current, ask_kernel: bool) -> usize {
-        self.links.refresh(view);
+        self.junction.links.refresh(view);
         let in_memory = view.in_memory.iter().filter(|link| link.may_have_frames());
         let mut handled: usize = in_memory.map(|link| self.receive_on(link, home)).sum();
         if ask_kernel && !self.are_many(view) {
@@ -131,7 +131,7 @@ impl Core {
     pub(super) fn signalled_for(&self, home: &impl Home, token: u64) {
         if Listeners::is_theirs(token) {
             self.listeners.signalled(token, self);
-        } else if let Some(link) = self.links.numbered(token as u32) {
+        } else if let Some(link) = self.junction.links.numbered(token as u32) {
             match link.signalled(home) {
                 Ok(()) => self.flush_soon(&link),
                 Err(broken) => self.lost(&link, broken),
@@ -144,7 +144,7 @@ impl Work for Core {
     type View = Current;
 
     fn view(&self) -> Current {
-        self.links.view()
+        self.junction.links.view()
     }
 
     fn poll(&self, view: &mut Current, ask_kernel: bool) -> usize {
@@ -160,14 +160,14 @@ impl Work for Core {
     }
 
     fn falls_asleep(&self) -> bool {
-        let view = self.links.view();
+        let view = self.junction.links.view();
         view.others.iter().for_each(|link| self.watch(link));
         // All of them, even if one has something: the words of those that were told are taken back.
         view.in_memory.iter().filter(|link| !link.falls_asleep()).count() == 0
     }
 
     fn wakes_up(&self) {
-        self.links.view().in_memory.iter().for_each(|link| link.wakes_up());
+        self.junction.links.view().in_memory.iter().for_each(|link| link.wakes_up());
     }
 
     fn signalled(&self, token: u64) {
@@ -193,7 +193,7 @@ mod tests {
         let server = ServerConfig { name: name.clone(), node, address, members: vec![], key: None };
         let _server = Server::start(server).unwrap();
         let core = Core::open(Config { directory: name, ..Config::default() }).unwrap();
-        let place = core.inboxes().open().unwrap();
+        let place = core.junction().inboxes.open().unwrap();
         let to = ResourceId { context: ContextId::new(1), place };
         let lost = || core.notify(place, Undelivered { to, tag: Tag(1), reason: Reason::Gone });
         (0..NOTICES_MOST).for_each(|_| lost());

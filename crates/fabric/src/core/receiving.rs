@@ -65,7 +65,9 @@ impl Core {
     /// Closes an inbox: who sent what nobody took is told.
     pub fn close(&self, place: Place) {
         self.release(place, None);
-        let Some(Left { messages, owed, senders }) = self.inboxes.close(place) else { return };
+        let Some(Left { messages, owed, senders }) = self.junction.inboxes.close(place) else {
+            return;
+        };
         for (number, bytes) in owed {
             self.give_back(place, number, bytes);
         }
@@ -83,7 +85,7 @@ impl Core {
         message: Arrived,
     ) -> Result<Option<Refusal>, Malformed> {
         let deliver = |inbox: &mut Inbox, message| inbox.deliver(message, own);
-        match self.inboxes.give(to, message, deliver) {
+        match self.junction.inboxes.give(to, message, deliver) {
             Ok(receiver) => {
                 receiver?.iter().for_each(|parker| self.progress.wake(parker));
                 Ok(None)
@@ -108,7 +110,7 @@ impl Core {
                 self.flush_soon(&offered.link);
             }
             Body::Whole(_) => {
-                if let Some(link) = self.links.numbered(message.link) {
+                if let Some(link) = self.junction.links.numbered(message.link) {
                     self.answer(&link, rejected(0));
                 }
             }
@@ -117,7 +119,7 @@ impl Core {
 
     /// Tells by the link of this number, if it is there, that `place` has taken so much of what came by it.
     fn give_back(&self, place: Place, number: u32, bytes: u64) {
-        if let Some(link) = self.links.numbered(number) {
+        if let Some(link) = self.junction.links.numbered(number) {
             self.answer(&link, Frame::Credit { place, bytes });
         }
     }

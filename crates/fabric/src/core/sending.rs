@@ -28,9 +28,9 @@ impl Core {
         if payload.len() > EAGER_MOST || !self.turns.are_free() {
             return false;
         }
-        let view = self.links.view();
+        let view = self.junction.links.view();
         let Some(link) = view.to(to.context) else { return false };
-        let Some(inbox) = self.inboxes.at(from) else { return false };
+        let Some(inbox) = self.junction.inboxes.at(from) else { return false };
         let credit = inbox.credit_with_message(link.id);
         let sent = link.message(from, to.place, tag, payload, credit);
         let sent = matches!(sent, Ok(Attempt::Done));
@@ -171,7 +171,7 @@ impl Core {
         // A given buffer was there before; only what is copied takes memory.
         let charge = if payload.is_given() { charge(0) } else { charge(payload.len()) };
         let id = ResourceId { context: self.id, place: to };
-        let has_room = || self.inboxes.with(to, |inbox| inbox.has_room(charge));
+        let has_room = || self.junction.inboxes.with(to, |inbox| inbox.has_room(charge));
         let room = || match has_room() {
             None => Some(Err(SendError::Gone(id))),
             Some(true) => Some(Ok(())),
@@ -182,7 +182,7 @@ impl Core {
             (None, Patience::None) => return Err(SendError::WouldBlock),
             (None, Patience::Until(deadline)) => {
                 let enlist = |parker: &Arc<Parker>| {
-                    self.inboxes.with(to, |inbox| inbox.enlist_sender(parker));
+                    self.junction.inboxes.with(to, |inbox| inbox.enlist_sender(parker));
                 };
                 let waited = self.progress.wait(self, deadline, room, enlist);
                 waited.unwrap_or(Err(SendError::TimedOut))?;

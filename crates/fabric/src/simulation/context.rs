@@ -1,24 +1,23 @@
-//! One context: its links, streams and inboxes put together as `core` does it, without a kernel, a directory and
-//! threads; and the mistakes that can be planted where they meet.
+//! One context: its junction without a kernel, a directory and threads; and the mistakes that can be planted where its
+//! parts meet.
 
 use super::Bug;
 use super::clock::Clock;
-use crate::bridge::routes::Way;
 use crate::carriers::Carriers;
 use crate::directory::protocol::{ContextInfo, Introduction};
 use crate::door::Callers;
 use crate::frame;
 use crate::frame::{GREETING, Greeting, Malformed, Refusal};
 use crate::id::{ContextId, Place};
-use crate::inbox::{Arrived, Body, Inboxes, Undelivered};
+use crate::inbox::{Arrived, Body, Undelivered};
+use crate::junction::{Junction, Surroundings};
 use crate::link::{Home, Link};
-use crate::links::Links;
 use crate::progress::{Progress, Wait};
-use crate::streams::{Streams, Wanted};
 use crate::transport::rails::{self, Rails};
 use crate::transport::{Broken, Ends};
+use crate::turns::Turns;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 /// Longest message that is accepted.
@@ -26,22 +25,18 @@ pub const MESSAGE_MOST: usize = 200_000;
 /// Looks at one link before others get a turn.
 const LOOKS: usize = 8;
 
-/// What links, streams and inboxes need of each other.
+/// What surrounds a junction.
 pub struct Context {
     /// Its name.
     pub id: ContextId,
-    /// Its inboxes.
-    pub inboxes: Inboxes,
-    /// Its links.
-    pub links: Links,
-    /// Those of them that go over several rails.
-    pub streams: Streams,
+    /// Its links, streams and inboxes.
+    pub junction: Junction,
     progress: Progress,
     clock: Clock,
-    /// With which attempts others have made its links.
-    attempts: RefCell<BTreeMap<u32, u64>>,
-    /// Links that broke because of what the other end said, though that is this program as well, or were ended by a call
-    /// that came late.
+    /// Who has called, with which of its attempts, each once, in the order in which they have come.
+    calls: RefCell<Vec<(ContextId, u64)>>,
+    /// Links that broke because of what the other end said, though that is this program as well, and calls that were taken
+    /// after later ones.
     mistakes: RefCell<Vec<String>>,
     bug: Cell<Option<Bug>>,
     /// A message that [`Bug::Swaps`] holds back.
@@ -57,17 +52,20 @@ pub fn introduction(id: ContextId, node: usize) -> Introduction {
     Introduction { context, pass: None }
 }
 
+/// The node of a context that was introduced.
+pub fn node_of(peer: &Introduction) -> usize {
+    peer.context.node[1..].parse().unwrap()
+}
+
 impl Context {
     /// One with nothing in it.
     pub fn new(id: ContextId, clock: &Clock, bug: Option<Bug>) -> Self {
         Self {
             id,
-            inboxes: Inboxes::new(),
-            links: Links::default(),
-            streams: Streams::default(),
+            junction: Junction::new(Arc::new(Turns::new())),
             progress: Progress::new(Wait::Block).unwrap(),
             clock: clock.clone(),
-            attempts: RefCell::default(),
+            calls: RefCell::default(),
             mistakes: RefCell::default(),
             bug: Cell::new(bug),
             held: RefCell::default(),
@@ -79,20 +77,6 @@ impl Context {
         self.mistakes.borrow().first().cloned()
     }
 
-    /// A link to `peer` over `ends`.
-    pub fn connected(&self, peer: ContextId, ends: Ends) -> Arc<Link> {
-        self.links.insert(|number| Link::new(number, peer, ends))
-    }
-
-    /// A stream of its own, with its first rail, which goes this way.
-    pub fn begin(&self, peer: Introduction, number: u64, way: Way, first: Ends) -> Arc<Link> {
-        let (ends, rails) = self.rails();
-        let rail = rails.join(first).unwrap();
-        let link = self.connected(peer.context.id, ends);
-        self.streams.insert(link.clone(), rails, number, Some((peer, rail, way)));
-        link
-    }
-
     /// A caller has said who it is. Returns whether it is taken.
     ///
     /// # Errors
@@ -102,22 +86,25 @@ impl Context {
         if greeting.to != self.id && self.bug.get() != Some(Bug::Misdirects) {
             return Ok(false);
         }
-        let Greeting { from, attempt, is_rail, .. } = greeting;
-        let is_late = !self.links.calls(from, attempt, is_rail);
-        if is_late && !self.takes_late() {
-            return Ok(false);
+        let Greeting { from, attempt, .. } = greeting;
+        let at = self.come(from, attempt);
+        let greeting = match self.bug.get() {
+            // Each is later than all that have come before.
+            Some(Bug::TakesLate) => Greeting { attempt: at as u64, ..greeting },
+            _ => greeting,
+        };
+        let is_taken = self.junction.greeted(&greeting, ends, self).unwrap();
+        let is_later = |call: &&(ContextId, u64)| call.0 == from && call.1 > attempt;
+        if is_taken && let Some((_, later)) = self.calls.borrow()[..at].iter().find(is_later) {
+            let what = format!("{}: call {attempt} of {from} is taken after call {later}", self.id);
+            self.mistakes.borrow_mut().push(what);
         }
-        if is_rail {
-            self.wanted(from, attempt, ends);
-        } else {
-            self.called(from, attempt, ends);
-        }
-        Ok(true)
+        Ok(is_taken)
     }
 
     /// Reads and carries what there is.
     pub fn tend(&self) {
-        let view = self.links.view();
+        let view = self.junction.links.view();
         for link in view.all() {
             for _ in 0..LOOKS {
                 if self.receive_on(link) == 0 {
@@ -130,28 +117,18 @@ impl Context {
         }
     }
 
-    /// Finds out which nodes are gone.
-    pub fn look_after_links(&self) {
-        let view = self.links.view();
-        for link in view.all().filter(|link| link.is_looked_after) {
-            if let Err(broken) = link.look_after() {
-                self.lost(link, broken);
-            }
-        }
-    }
-
     /// A link is broken.
     pub fn lost(&self, link: &Arc<Link>, why: Broken) {
-        if matches!(why, Broken::Malformed(_) | Broken::Unread { .. }) {
-            let peer = link.peer;
-            self.mistakes.borrow_mut().push(format!("{}: the link to {peer}: {why}", self.id));
-        }
-        if !link.end(why, self) {
-            return;
-        }
-        self.streams.remove(link.id);
-        self.links.remove(link);
-        self.inboxes.each(|inbox| inbox.forget(link.id));
+        self.junction.lost(link, why, self);
+    }
+
+    /// A call has come, or one more rail of it. Returns how many had come before it.
+    fn come(&self, from: ContextId, attempt: u64) -> usize {
+        let (call, mut calls) = ((from, attempt), self.calls.borrow_mut());
+        calls.iter().position(|other| *other == call).unwrap_or_else(|| {
+            calls.push(call);
+            calls.len() - 1
+        })
     }
 
     fn receive_on(&self, link: &Arc<Link>) -> usize {
@@ -161,56 +138,9 @@ impl Context {
         })
     }
 
-    fn rails(&self) -> (Ends, Rails) {
-        let clock = self.clock.clone();
-        rails::ends_by(Box::new(move || clock.now())).unwrap()
-    }
-
-    fn wanted(&self, peer: ContextId, number: u64, ends: Ends) {
-        match self.streams.wanted(peer, number) {
-            Wanted::Nothing => {}
-            Wanted::Rail(stream) => {
-                stream.rails.join(ends).unwrap();
-            }
-            Wanted::Stream => {
-                let (stream_ends, rails) = self.rails();
-                rails.join(ends).unwrap();
-                let link = self.called(peer, number, stream_ends);
-                self.streams.insert(link, rails, number, None);
-            }
-        }
-    }
-
-    fn called(&self, peer: ContextId, attempt: u64, ends: Ends) -> Arc<Link> {
-        let latest = if self.takes_late() { u64::MAX } else { attempt };
-        for (link, why) in self.links.given_up_by(peer, latest, self) {
-            self.expect_order(&link, attempt);
-            self.lost(&link, why);
-        }
-        let link = self.connected(peer, ends);
-        self.attempts.borrow_mut().insert(link.id, attempt);
-        if !self.links.made_by_peer(&link, attempt) {
-            self.lost(&link, Broken::Closed);
-        }
-        link
-    }
-
-    /// A link is over when its peer has made another with this `attempt`: that is to be a later one than its own.
-    fn expect_order(&self, link: &Link, attempt: u64) {
-        let own = self.attempts.borrow().get(&link.id).copied();
-        if let Some(own) = own.filter(|own| *own >= attempt) {
-            let (id, peer) = (self.id, link.peer);
-            let what = format!("{id}: call {attempt} of {peer} ends the link of call {own}");
-            self.mistakes.borrow_mut().push(what);
-        }
-    }
-
-    fn takes_late(&self) -> bool {
-        self.bug.get() == Some(Bug::TakesLate)
-    }
-
     fn give(&self, to: Place, message: Arrived) -> Result<Option<Refusal>, Malformed> {
-        match self.inboxes.give(to, message, |inbox, message| inbox.deliver(message, None)) {
+        match self.junction.inboxes.give(to, message, |inbox, message| inbox.deliver(message, None))
+        {
             Ok(delivered) => delivered.map(|_| None),
             Err(reason) => Ok(Some(reason)),
         }
@@ -244,7 +174,7 @@ impl Home for Context {
     }
 
     fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Refusal>, Malformed> {
-        let is_there = self.inboxes.with(to, |_| ()).is_some();
+        let is_there = self.junction.inboxes.with(to, |_| ()).is_some();
         let Body::Whole(data) = &message.body else { return self.give(to, message) };
         match self.bug.get().filter(|_| is_there) {
             Some(Bug::Drops) => {
@@ -267,10 +197,7 @@ impl Home for Context {
     }
 
     fn begun(&self, link: &Arc<Link>, number: u32) -> Result<(), Malformed> {
-        for (before, why) in self.links.begun(link, number, self)? {
-            self.lost(&before, why);
-        }
-        Ok(())
+        self.junction.begun(link, number, self)
     }
 
     // Nobody sleeps.
@@ -282,10 +209,29 @@ impl Home for Context {
             return;
         }
         // A sender that is gone is told nothing.
-        self.inboxes.with(sender, |inbox| inbox.notify(notice));
+        self.junction.inboxes.with(sender, |inbox| inbox.notify(notice));
     }
 
     fn progress(&self) -> &Progress {
         &self.progress
+    }
+}
+
+impl Surroundings for Context {
+    fn rails(&self) -> io::Result<(Ends, Rails)> {
+        let clock = self.clock.clone();
+        rails::ends_by(Box::new(move || clock.now()))
+    }
+
+    // The world looks at all there is, again and again.
+    fn connected(&self, _: &Arc<Link>, _: bool) {}
+
+    fn notice(&self) {}
+
+    fn ended(&self, link: &Link, why: &Broken) {
+        if matches!(why, Broken::Malformed(_) | Broken::Unread { .. }) {
+            let what = format!("{}: the link to {}: {why}", self.id, link.peer);
+            self.mistakes.borrow_mut().push(what);
+        }
     }
 }

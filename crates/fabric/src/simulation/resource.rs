@@ -119,7 +119,7 @@ impl Resource {
         wanted: &Match,
     ) -> Result<bool, String> {
         let place = self.id.place;
-        let taken = context.inboxes.with(place, |inbox| {
+        let taken = context.junction.inboxes.with(place, |inbox| {
             let taken = inbox.take(wanted).0;
             inbox.fetch(place, wanted, taken.as_ref());
             taken
@@ -129,7 +129,7 @@ impl Resource {
             Some(Taken::Notice(notice)) => ledger.noticed(self.id, &notice)?,
             Some(Taken::Message(message, credit)) => {
                 if let Some(bytes) = credit
-                    && let Some(link) = context.links.numbered(message.link)
+                    && let Some(link) = context.junction.links.numbered(message.link)
                 {
                     link.answer(Frame::Credit { place, bytes });
                 }
@@ -148,7 +148,7 @@ impl Resource {
     pub fn is_idle(&self, context: &Context) -> bool {
         self.is_free()
             && self.outgoing.is_empty()
-            && !context.inboxes.at(self.id.place).is_some_and(|inbox| inbox.may_have())
+            && !context.junction.inboxes.at(self.id.place).is_some_and(|inbox| inbox.may_have())
     }
 
     /// It goes. Whoever sent what it has not taken is told.
@@ -157,9 +157,11 @@ impl Resource {
     /// If something does not hold.
     pub fn close(self, context: &Context, ledger: &mut Ledger) -> Result<(), String> {
         let place = self.id.place;
-        let Some(Left { messages, owed, .. }) = context.inboxes.close(place) else { return Ok(()) };
+        let Some(Left { messages, owed, .. }) = context.junction.inboxes.close(place) else {
+            return Ok(());
+        };
         for (number, bytes) in owed {
-            if let Some(link) = context.links.numbered(number) {
+            if let Some(link) = context.junction.links.numbered(number) {
                 link.answer(Frame::Credit { place, bytes });
             }
         }
@@ -179,7 +181,7 @@ impl Resource {
     /// # Errors
     /// If something does not hold.
     pub fn end(self, context: &Context, ledger: &mut Ledger) -> Result<(), String> {
-        let left = context.inboxes.close(self.id.place);
+        let left = context.junction.inboxes.close(self.id.place);
         for message in left.into_iter().flat_map(|left| left.messages) {
             let is_whole = match &message.body {
                 Body::Whole(_) => true,
@@ -235,10 +237,11 @@ impl Resource {
         if length > EAGER_MOST {
             return link.offer_given(from, to, tag, &mut data);
         }
-        let credit = context.inboxes.at(from).map_or(0, |inbox| inbox.credit_with_message(link.id));
+        let credit =
+            context.junction.inboxes.at(from).map_or(0, |inbox| inbox.credit_with_message(link.id));
         let sent = link.message(from, to, tag, &mut data.into(), credit);
         if credit > 0 && sent != Ok(Attempt::Done) && link.broken().is_none() {
-            context.inboxes.with(from, |inbox| inbox.put_back(link.id, credit));
+            context.junction.inboxes.with(from, |inbox| inbox.put_back(link.id, credit));
         }
         sent
     }
@@ -262,7 +265,7 @@ impl Resource {
                 offered.link.reject_offer(offered.token, rejected(offered.token));
             }
             Body::Whole(_) => {
-                let link = context.links.numbered(link);
+                let link = context.junction.links.numbered(link);
                 link.iter().for_each(|link| link.answer(rejected(0)));
             }
         }

@@ -12,10 +12,13 @@ use super::{Bug, Fault};
 use crate::flow::{WINDOW, WINDOW_CARRIED};
 use crate::frame::EAGER_MOST;
 use crate::id::{ContextId, ResourceId};
+use crate::inbox::NO_LINK;
+use crate::junction::Junction;
 use crate::matching::Match;
+use crate::streams::ALONE_MOST;
 use keeptime_random::Random;
 use reach::{Call, Reach};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -146,6 +149,9 @@ impl World {
         (0..NODES).for_each(|node| self.begin(node));
         // Until everybody has found out who is gone.
         self.settle(GONE_AFTER + 2 * LOOK_EVERY)?;
+        self.linked_to_gone().map_or(Ok(()), Err)?;
+        // Until whoever is still there has found out that the other end has given up a stream.
+        self.settle(ALONE_MOST)?;
         let first = self.ledger.counts().letters;
         self.greet_all();
         self.settle(Duration::ZERO)?;
@@ -228,7 +234,8 @@ impl World {
     }
 
     fn open(&mut self, node: usize, context: &Context) {
-        let id = ResourceId { context: context.id, place: context.inboxes.open().unwrap() };
+        let id =
+            ResourceId { context: context.id, place: context.junction.inboxes.open().unwrap() };
         self.named.push(id);
         self.resources[node].push(Resource::new(id));
     }
@@ -249,7 +256,7 @@ impl World {
         for (node, is_busy) in is_busy.into_iter().enumerate() {
             let Some(context) = self.nodes[node].clone() else { continue };
             if looks_after {
-                context.look_after_links();
+                context.junction.look_after_links(&*context);
             }
             if !is_busy {
                 self.tend(node, &context)?;
@@ -286,7 +293,7 @@ impl World {
     /// What threads of a context do that wait, and its keeper.
     fn tend(&mut self, node: usize, context: &Context) -> Result<(), String> {
         context.tend();
-        for stream in context.streams.all() {
+        for stream in context.junction.streams.all() {
             if stream.is_due(self.start + self.clock.now()) {
                 self.make_rails(node, context, &stream);
                 stream.looked();
@@ -326,6 +333,7 @@ impl World {
         for (context, resources) in self.nodes.iter().zip(&self.resources) {
             let Some(context) = context else { continue };
             context.mistake().map_or(Ok(()), Err)?;
+            check_links(context)?;
             for resource in resources {
                 check_windows(context, resource.id)?;
             }
@@ -355,9 +363,19 @@ impl World {
     fn restless(&self) -> Option<String> {
         let is_there = |id: ContextId, link: u32| {
             let context = self.nodes.iter().flatten().find(|context| context.id == id);
-            context.is_some_and(|context| context.links.numbered(link).is_some())
+            context.is_some_and(|context| context.junction.links.numbered(link).is_some())
         };
         self.ledger.open(is_there).or_else(|| self.busy())
+    }
+
+    /// Who has a link to a context that is no more, if anybody has.
+    fn linked_to_gone(&self) -> Option<String> {
+        let is_gone = |peer| !self.nodes.iter().flatten().any(|context| context.id == peer);
+        self.nodes.iter().flatten().find_map(|context| {
+            let view = context.junction.links.view();
+            let gone = view.all().map(|link| link.peer).find(|peer| is_gone(*peer))?;
+            Some(format!("{} has a link to {gone}, which is no more", context.id))
+        })
     }
 
     /// Who has something to do, if anybody has.
@@ -380,18 +398,41 @@ impl World {
     }
 }
 
-/// No sender has more waiting at a receiver than that has lent it.
+/// What is over is not kept, and who begins to send by another link has given up the one before.
+fn check_links(context: &Context) -> Result<(), String> {
+    let (id, Junction { links, streams, .. }) = (context.id, &context.junction);
+    let (view, mut begun) = (links.view(), BTreeSet::new());
+    for link in view.all() {
+        if link.broken().is_some() {
+            return Err(format!("{id} keeps a link to {} that is over", link.peer));
+        }
+        if link.has_begun_before(u32::MAX) && !begun.insert(link.peer) {
+            return Err(format!("{} sends to {id} by two links", link.peer));
+        }
+    }
+    let kept = streams.all().into_iter().find(|stream| links.numbered(stream.link.id).is_none());
+    kept.map_or(Ok(()), |stream| {
+        Err(format!("{id} keeps a stream to {} that is over", stream.link.peer))
+    })
+}
+
+/// No sender has more waiting at a receiver than that has lent it; and what came by links that are over is known as that.
 fn check_windows(context: &Context, id: ResourceId) -> Result<(), String> {
-    let view = context.links.view();
+    let Junction { inboxes, links, .. } = &context.junction;
+    let charged_by = |link| inboxes.with(id.place, |inbox| inbox.charged_by(link)).unwrap_or(0);
+    let (view, mut known) = (links.view(), charged_by(NO_LINK));
     for link in view.all() {
         let window = if link.in_memory { WINDOW } else { WINDOW_CARRIED };
-        let charged = context.inboxes.with(id.place, |inbox| inbox.charged_by(link.id));
-        if charged.is_some_and(|charged| charged > window) {
-            return Err(format!(
-                "{id} holds {charged:?} of {}, which may send {window}",
-                link.peer
-            ));
+        let charged = charged_by(link.id);
+        if charged > window {
+            let peer = link.peer;
+            return Err(format!("{id} holds {charged} of {peer}, which may send {window}"));
         }
+        known += charged;
+    }
+    let charged = inboxes.with(id.place, |inbox| inbox.charged()).unwrap_or(0);
+    if charged != known {
+        return Err(format!("{id} holds {charged}, and knows by which links {known} came"));
     }
     Ok(())
 }

@@ -4,12 +4,13 @@ use super::{NODES, SHORT, World};
 use crate::bridge::routes::Way;
 use crate::frame::{Carrier, GREETING, Greeting};
 use crate::id::ContextId;
+use crate::junction::Found;
 use crate::link::Link;
 use crate::simulation::Fault;
-use crate::simulation::context::{Context, introduction};
+use crate::simulation::context::{Context, introduction, node_of};
 use crate::simulation::line::{Line, Pace};
 use crate::streams::Stream;
-use crate::transport::{Broken, Ends};
+use crate::transport::Ends;
 use keeptime_random::Random;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ impl World {
         own: &Context,
         peer: ContextId,
     ) -> Option<Arc<Link>> {
-        if let Some(link) = own.links.to(peer) {
+        if let Some(link) = own.junction.links.to(peer) {
             return Some(link);
         }
         let there = self.directory.get(&peer)?.node;
@@ -67,46 +68,36 @@ impl World {
             return None;
         }
         let nodes = [node, there];
-        let number = own.streams.next_number();
+        let number = own.junction.streams.next_number();
         let greeting = greeting([own.id, peer], number);
         if !matches!(self.reach[pair(nodes)], Reach::Rails { .. }) {
             let ends = self.call(nodes, greeting, false)?;
-            return Some(own.connected(peer, ends));
+            return Some(own.junction.connected(peer, ends, own));
         }
         let greeting = Greeting { is_rail: true, ..greeting };
         for way in self.ways(nodes) {
             if let Some(ends) = self.call(nodes, greeting, way.hops.len() > 1) {
-                return Some(own.begin(introduction(peer, there), number, way, ends));
+                let peer = introduction(peer, there);
+                return Some(own.junction.begin(&peer, number, way, ends, own).unwrap());
             }
         }
         None
     }
 
-    /// As `core` has it: a stream has the rails again that it can have, or is given up.
+    /// As `core` has it: the directory is asked for the other end of a stream, and the ways there are called.
     pub(super) fn make_rails(&mut self, node: usize, own: &Context, stream: &Stream) {
-        let link = &stream.link;
-        let is_alone = stream.rails.all().is_empty();
-        let there = self.directory.get(&link.peer).map(|known| known.node);
-        match there {
-            Some(there) => stream.learn(introduction(link.peer, there)),
-            None if is_alone => return own.lost(link, Broken::Closed),
-            None => {}
-        }
-        if is_alone && let Some(why) = stream.given_up(self.start + self.clock.now()) {
-            return own.lost(link, why);
-        }
-        let Some(there) = there.filter(|there| stream.is_own && *there != node) else { return };
-        let nodes = [node, there];
-        let greeting = Greeting { is_rail: true, ..greeting([own.id, link.peer], stream.number()) };
-        let now = self.start + self.clock.now();
-        // Those that are lost are missing.
-        stream.ways(now);
-        for way in stream.missing(self.ways(nodes)) {
-            if let Some(ends) = self.call(nodes, greeting, way.hops.len() > 1) {
-                let rail = stream.rails.join(ends).unwrap();
-                stream.joined(rail, way, now);
-            }
-        }
+        let (peer, now) = (stream.link.peer, self.start + self.clock.now());
+        let found = match self.directory.get(&peer) {
+            Some(known) => Found::There(introduction(peer, known.node)),
+            None => Found::Gone,
+        };
+        let Some(found) = own.junction.looked_up(stream, found, now, own) else { return };
+        let (was_alone, (_, lost)) = (stream.rails.all().is_empty(), stream.ways(now));
+        let nodes = [node, node_of(&found)];
+        let greeting = Greeting { is_rail: true, ..greeting([own.id, peer], stream.number()) };
+        let ways = self.ways(nodes);
+        let call = |way: &Way| self.call(nodes, greeting, way.hops.len() > 1);
+        stream.make_missing(ways, &lost, was_alone, || now, call);
     }
 
     /// By which ways one node reaches another.
