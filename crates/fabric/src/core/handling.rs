@@ -69,7 +69,7 @@ impl Core {
 
     /// Whether something is gathered, seen with the locks with which threads say so.
     pub fn has_gathered(&self) -> bool {
-        self.links.all().iter().any(|link| link.has_gathered())
+        self.junction.links.all().iter().any(|link| link.has_gathered())
     }
 
     /// Whether all bytes that were taken are with the other ends, or with their kernels, whatever is still to be asked for.
