@@ -100,17 +100,23 @@ impl Pipe {
             return Err(ErrorKind::WouldBlock.into());
         }
         let now = self.clock.now();
-        if let Some((there_at, segment)) = self.segments.front_mut()
+        let mut read = 0;
+        // However it was written: the kernel's connections have no bounds within.
+        while read < buffer.len()
+            && let Some((there_at, segment)) = self.segments.front_mut()
             && *there_at <= now
         {
-            let count = buffer.len().min(segment.len());
-            buffer[..count].copy_from_slice(&segment[..count]);
+            let count = segment.len().min(buffer.len() - read);
+            buffer[read..read + count].copy_from_slice(&segment[..count]);
             segment.drain(..count);
             if segment.is_empty() {
                 self.segments.pop_front();
             }
-            self.bytes -= count;
-            return Ok(count);
+            read += count;
+        }
+        if read > 0 {
+            self.bytes -= read;
+            return Ok(read);
         }
         match self.state {
             State::Cut => Err(ErrorKind::ConnectionReset.into()),
