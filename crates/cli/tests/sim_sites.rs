@@ -153,7 +153,7 @@ fn bad_input_names_the_field_the_value_and_what_would_be_accepted() {
 #[test]
 fn a_file_that_lacks_something_is_told_what() {
     let cases = [
-        (vec![], "sites.json.sites: \"0\""),
+        (vec![], "sites.json: sites: \"0\""),
         (vec![site("shop", Value::Null)], "sites.shop.load is missing"),
         (vec![site("shop", load(-1.0))], "sites.shop.load.arrivals_per_second: \"-1\""),
         (vec![json!({ "load": load(1.0) })], "missing field `spec`"),
