@@ -53,11 +53,13 @@ pub struct Glimpse<F = AtomicBool, S = AtomicU64> {
 impl<F: Flag, S: Sum> Glimpse<F, S> {
     /// Whether there may be something to take: one read of a word that stays in this core's cache until something
     /// arrives. What was delivered before the caller last held the lock is not missed.
+    #[inline]
     pub fn may_have(&self) -> bool {
         self.is_filled.load()
     }
 
     /// Whether a message from here should give something back.
+    #[inline]
     pub fn owes(&self) -> bool {
         self.owes.load()
     }
@@ -65,6 +67,7 @@ impl<F: Flag, S: Sum> Glimpse<F, S> {
     /// A message that was charged with `charge` arrives by `link`, which nobody else reads now, while the receiver looks, and
     /// holds on to its resource: whether that is to take it at once, since nothing came before it, and gives nothing back
     /// now.
+    #[inline]
     pub fn hands(&self, link: u32, charge: u32) -> bool {
         let before = self.handed.load();
         let (of, bytes) = ((before >> 32) as u32, before as u32);
@@ -75,6 +78,7 @@ impl<F: Flag, S: Sum> Glimpse<F, S> {
     }
 
     /// Does `action` to `contents`, whose lock the caller holds and gives back after this.
+    #[inline]
     pub fn does<C: Contents, T>(&self, contents: &mut C, action: impl FnOnce(&mut C) -> T) -> T {
         if self.handed.load() > 0 {
             let handed = self.handed.swap(0);
@@ -93,24 +97,29 @@ impl<F: Flag, S: Sum> Glimpse<F, S> {
 }
 
 impl Flag for AtomicBool {
+    #[inline]
     fn load(&self) -> bool {
         self.load(Relaxed)
     }
 
+    #[inline]
     fn store(&self, value: bool) {
         self.store(value, Relaxed);
     }
 }
 
 impl Sum for AtomicU64 {
+    #[inline]
     fn load(&self) -> u64 {
         self.load(Relaxed)
     }
 
+    #[inline]
     fn swap(&self, value: u64) -> u64 {
         self.swap(value, Relaxed)
     }
 
+    #[inline]
     fn replace(&self, before: u64, value: u64) -> bool {
         self.compare_exchange(before, value, Relaxed, Relaxed).is_ok()
     }
