@@ -218,7 +218,15 @@ pub fn enforce_among(
 /// # Errors
 /// As [`enforce`].
 pub fn release(pids: &[i32]) -> Result<(), SyscallError> {
-    for op in leave_all(&observe(pids)?) {
+    release_among(&observe(pids)?)
+}
+
+/// As [`release`], of processes that were looked at just now.
+///
+/// # Errors
+/// As [`enforce`].
+pub fn release_among(tasks: &[Task]) -> Result<(), SyscallError> {
+    for op in leave_all(tasks) {
         // What leaves meets no obstacle.
         let _ = apply(op)?;
     }

@@ -239,8 +239,7 @@ impl CpuKeeper {
         assignment: &Assignment,
         group: &Group,
     ) -> Result<Result<Way, Obstacle>, BoxedError> {
-        let pids = group.pids()?;
-        let tasks = deadline::observe(&pids)?;
+        let tasks = deadline::observe(&group.pids()?)?;
         let period = period_of(assignment);
         let carried = self.carried.entry(assignment.job.clone()).or_default();
         let spent = carried.look(clock::now(), period, &tasks);
@@ -260,7 +259,7 @@ impl CpuKeeper {
             return Ok(Err(why.clone()));
         }
         if let Some(spent) = spent {
-            deadline::release(&pids)?;
+            deadline::release_among(&tasks)?;
             return Ok(Err(spent.to_string()));
         }
         if let Some(obstacle) = self.still_in_the_way(&assignment.job, group, &tasks) {
@@ -583,8 +582,8 @@ mod tests {
         let job = Assignment { cpu_period_nanos: Some(period), ..job };
         for is_known in [true, false] {
             let mut written = Written::new();
-            let found = written.keeper.found.clone();
             written.keeper.found.0.push(capability(Feature::CpuDeadline));
+            let found = written.keeper.found.clone();
             let busy = Busy::start();
             fs::write(written.processes("r1"), busy.0.id().to_string()).unwrap();
             let by = |keeper: &mut CpuKeeper| {
@@ -607,7 +606,6 @@ mod tests {
             } else {
                 let schedules = JobSchedules::new(Bounds::user_level(1));
                 written.keeper = CpuKeeper::new(found, CpuPpm::from_percent(100), schedules);
-                written.keeper.found.0.push(capability(Feature::CpuDeadline));
                 let looks = (0..12).map(|_| {
                     std::thread::sleep(Duration::from_millis(250));
                     by(&mut written.keeper)
