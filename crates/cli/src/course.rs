@@ -3,9 +3,10 @@
 //! `planner::deadline::course`.
 
 use crate::cluster::Cluster;
+use crate::rate::beside::Beside;
 use crate::rate::counted::{Count, Look, Unit};
 use crate::rate::door::{Answer, Asked, CourseView, Door};
-use crate::rate::inbox::{Inbox, Input, Inputs, inbox};
+use crate::rate::inbox::{Input, Inputs, inbox};
 use crate::rate::lines::Lines;
 use crate::rate::nodes::GrantedNodes;
 use crate::rate::printed::Printed;
@@ -21,7 +22,6 @@ use keeptime_planner::deadline::course::Held;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// What a run has to do.
@@ -38,12 +38,8 @@ pub struct Task {
 /// Follows one run until it is dropped.
 #[derive(Debug)]
 pub struct Followed {
-    inbox: Inbox,
-    lines: Lines,
+    beside: Beside<CourseView>,
     until: Arc<AtomicU64>,
-    door: Option<Door>,
-    /// Tells at its end how the run stood.
-    thread: Option<JoinHandle<CourseView>>,
 }
 
 /// What a run's user is told of its course.
@@ -86,7 +82,7 @@ impl Followed {
         };
         let (inbox, inputs) = inbox();
         let asks = inbox.clone();
-        let door = Some(Door::open(&cluster.rates_directory(), job, move |asked| asks.ask(asked))?);
+        let door = Door::open(&cluster.rates_directory(), job, move |asked| asks.ask(asked))?;
         let until = Arc::new(AtomicU64::new(held.until.unix_nanos()));
         let way = Way {
             nodes,
@@ -99,14 +95,14 @@ impl Followed {
             on_news,
             clock,
         };
-        let thread = Some(std::thread::spawn(move || way.go(&inputs)));
+        let thread = std::thread::spawn(move || way.go(&inputs));
         let lines = Lines::new(inbox.clone(), application, clock);
-        Ok(Self { inbox, lines, until, door, thread })
+        Ok(Self { beside: Beside::new(inbox, lines, door, thread), until })
     }
 
     /// Takes a line of the run's output.
     pub fn line(&mut self, line: &str) {
-        self.lines.line(line);
+        self.beside.line(line);
     }
 
     /// When what is held for it is over, as is known by now.
@@ -116,16 +112,7 @@ impl Followed {
 
     /// It has ended: nobody asks for anything for it when this returns. How it stood; nothing if that was told before.
     pub fn end(&mut self) -> Option<CourseView> {
-        // First: whoever is still asking at the door waits for no answer then.
-        self.inbox.end();
-        drop(self.door.take());
-        self.thread.take()?.join().ok()
-    }
-}
-
-impl Drop for Followed {
-    fn drop(&mut self) {
-        self.end();
+        self.beside.end()
     }
 }
 

@@ -3,6 +3,7 @@
 //! * [`steering`]: from progress to schedules; decides, and asks nobody itself;
 //! * [`controller`]: that in a process of its own, which may be killed;
 //! * [`keeper`]: sees to it that there is one, and carries out what it wants;
+//! * [`beside`]: what goes on beside the run, until it ends;
 //! * [`lines`]: progress as the program's own lines tell it;
 //! * [`inbox`](mod@inbox): what it is told, the most urgent first;
 //! * [`limit`]: how long the run may take at its rate;
@@ -12,6 +13,7 @@
 //! * [`nodes`]: its nodes, by the broker and the agents;
 //! * [`door`]: where it is asked how it stands, and told another rate.
 
+pub mod beside;
 pub mod controller;
 pub mod counted;
 pub mod door;
@@ -26,10 +28,11 @@ pub mod steering;
 
 use crate::cluster::Cluster;
 use anyhow::Result;
+use beside::Beside;
 use controller::Event;
 use counted::{Counts, Look};
 use door::{Answer, Asked, Door, RateView};
-use inbox::{Inbox, Input, Inputs, inbox};
+use inbox::{Input, Inputs, inbox};
 use keeper::{Keeper, Running};
 use keeptime_control::FullSpeed;
 use keeptime_engine::book::Reservation;
@@ -40,19 +43,14 @@ use lines::Lines;
 use nodes::GrantedNodes;
 use printed::Printed;
 use std::collections::BTreeMap;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use steering::{Aimed, Begins, Memory, Nodes, Phase, State, Used, Wanted};
 
 /// Steers one run until it is dropped.
 #[derive(Debug)]
 pub struct Steered {
-    inbox: Inbox,
-    lines: Lines,
+    beside: Beside<RateView>,
     allowed: Allowed,
-    door: Option<Door>,
-    /// Tells at its end how the run stood.
-    thread: Option<JoinHandle<RateView>>,
 }
 
 /// What a run is told of its way to its rate.
@@ -142,13 +140,12 @@ impl Steered {
         };
         let thread = std::thread::spawn(move || way.go(&inputs));
         let lines = Lines::new(inbox.clone(), application, clock);
-        let (door, thread) = (Some(door), Some(thread));
-        Ok(Self { inbox, lines, allowed, door, thread })
+        Ok(Self { beside: Beside::new(inbox, lines, door, thread), allowed })
     }
 
     /// Takes a line of the run's output.
     pub fn line(&mut self, line: &str) {
-        self.lines.line(line);
+        self.beside.line(line);
     }
 
     /// How long it may take in all.
@@ -158,16 +155,7 @@ impl Steered {
 
     /// It has ended: nobody steers it any more when this returns. How it stood; nothing if that was told before.
     pub fn end(&mut self) -> Option<RateView> {
-        // First: whoever is still asking at the door waits for no answer then.
-        self.inbox.end();
-        drop(self.door.take());
-        self.thread.take()?.join().ok()
-    }
-}
-
-impl Drop for Steered {
-    fn drop(&mut self) {
-        self.end();
+        self.beside.end()
     }
 }
 
