@@ -652,8 +652,9 @@ pub struct RunArguments {
     /// where that is the time of a whole run]. For a program without a profile it has to be said
     #[arg(long, value_name = "SPAN", requires = "by", conflicts_with_all = NOT_BY_A_TIME)]
     pub takes: Option<Nanos>,
-    /// How many units of work the whole run has, as its progress tells them: where it is slower than was planned, more is
-    /// reserved for it while it runs, or you are told when it will be done [default: `work` of its application file]
+    /// How many units of work the whole run has, as its progress tells them: where it is slower than was planned, what it
+    /// takes is reserved for it early, or you are told when it will be done. Without it a run that takes longer is given more
+    /// time bit by bit, and ended at its deadline [default: `work` of its application file]
     #[arg(long, value_name = "UNITS", requires = "by")]
     pub work: Option<NonZeroU64>,
     /// Where it cannot be kept now, reserve it for the first time at which it can, and begin then, if that is no

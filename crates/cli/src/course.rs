@@ -1,6 +1,6 @@
-//! A run that is to be done by a time, followed by the progress that it tells: where what is held for it will not do, the
-//! broker is asked for more, and where that is not to be had, its user is told when it will be done. What to ask for is for
-//! `planner::deadline::course`.
+//! A run that is to be done by a time, followed by the progress that it tells, if any: where what is held for it will not do or is
+//! nearly over, the broker is asked for more, and where that is not to be had, its user is told when it will be done or ended. What to
+//! ask for is for `planner::deadline::course`.
 
 use crate::cluster::Cluster;
 use crate::rate::beside::Beside;
@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 /// What a run has to do.
 #[derive(Debug, Clone, Copy)]
 pub struct Task {
-    /// Units of work in all.
-    pub total: NonZeroU64,
+    /// Units of work in all, as its progress tells them, if that is known.
+    pub total: Option<NonZeroU64>,
     /// By when.
     pub by: WallTime,
     /// The CPU of each node that it can use.
@@ -45,7 +45,7 @@ pub struct Followed {
 /// What a run's user is told of its course.
 #[derive(Debug, Clone, Copy)]
 pub enum News<'a> {
-    /// It is slower than was planned, and was granted more, with which it stands so.
+    /// It is slower than was planned, or is not done by then, and was granted more, with which it stands so.
     Granted(&'a CourseView),
     /// The same, and no more is to be had: it will be late, or ended before it is done. Once.
     Refused(&'a CourseView),
@@ -204,7 +204,7 @@ impl<F: FnMut(News<'_>)> Way<F> {
             Ok(false) => {}
             Err(refusal) => {
                 self.view.refusal = Some(refusal);
-                if (self.view.is_late() || self.view.is_cut()) && !self.has_told {
+                if self.view.is_short() && !self.has_told {
                     self.has_told = true;
                     (self.on_news)(News::Refused(&self.view));
                 }
@@ -215,8 +215,8 @@ impl<F: FnMut(News<'_>)> Way<F> {
     /// When it will be done, and what it needs.
     fn foresee(&mut self) -> Vec<Held> {
         let outlook = self.course.outlook(now(), self.clock.elapsed().into(), &self.held);
-        self.view.expected_end_unix_nanos = outlook.as_ref().map(|outlook| outlook.ends);
-        outlook.map(|outlook| outlook.asks).unwrap_or_default()
+        self.view.expected_end_unix_nanos = outlook.ends;
+        outlook.asks
     }
 
     /// Asks for one after the other until one is granted; not whether it would be where the broker is away, or about to change what

@@ -13,6 +13,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 use world::{PATIENCE, Program, World, assert_code, said, wait};
 
 /// Ranks that do next to nothing; each has 15 % of a processor at full speed.
@@ -349,15 +350,33 @@ fn slow(world: &World, by: &str, more: &[&str]) -> Command {
     world.keeptime(&[&words[..], more, &["--", "./solver"]].concat())
 }
 
-// Goal: a program that is slower than was planned has the time that it takes, for which others make way; without a word of its
-// progress it is ended when its time is over, as ever. Method: others, who have time, are to have the nodes from then on.
+// Goal: a program that takes longer than was planned has the time for that until its deadline, also where nobody knows how much
+// that is; and no more. Method: one that has time enough, and one that has not.
+#[test]
+fn a_run_without_a_word_of_its_progress_goes_on_until_its_deadline() {
+    let Some(world) = World::new("onward", 40) else { return };
+    let output = slow(&world, "+90s", &["--json"]).output().unwrap();
+    assert_code(&output, 0);
+    let ran: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(nanos(&ran["ended_unix_nanos"]) <= nanos(&ran["deadline_unix_nanos"]), "{ran}");
+    assert!(ran["course"]["work_total"].is_null(), "{ran}");
+    let text = said(&output);
+    assert!(text.contains("r1 takes longer than was planned: it has 15 %"), "{text}");
+
+    let began = Instant::now();
+    let output = slow(&world, "+24s", &["--json"]).output().unwrap();
+    assert_code(&output, 2);
+    let text = said(&output);
+    assert!(text.contains("0 s before its deadline"), "{text}");
+    assert!(text.contains("the reservation was lost"), "{text}");
+    assert!(began.elapsed() > Duration::from_secs(22), "{text}");
+}
+
+// Goal: a program that is slower than was planned has the time that it takes, for which others make way. Method: others, who
+// have time, are to have the nodes from then on.
 #[test]
 fn a_run_that_is_slower_than_planned_has_what_it_takes() {
     let Some(world) = World::new("course", 40) else { return };
-    let output = slow(&world, "+90s", &["--json"]).output().unwrap();
-    assert_code(&output, 2);
-    assert!(said(&output).contains("the reservation was lost"), "{}", said(&output));
-
     let told = ["--progress", "step", "--work", "60"];
     let mut asked = slow(&world, "+90s", &told);
     let run = asked.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -367,7 +386,7 @@ fn a_run_that_is_slower_than_planned_has_what_it_takes() {
     let output = run.wait_with_output().unwrap();
     assert_code(&output, 0);
     let text = said(&output);
-    for expected in ["r2 is slower than was planned: it has 15 %", "before its deadline"] {
+    for expected in ["r1 takes longer than was planned: it has 15 %", "before its deadline"] {
         assert!(text.contains(expected), "{text} should contain {expected}");
     }
 }

@@ -13,7 +13,6 @@ use super::run::beginning::{Beginning, may_pass};
 use super::{Ending, Session, check_quantile, print_json, reservations};
 use crate::arguments::{GoalArguments, NodeCounts, RunArguments};
 use crate::cluster::Cluster;
-use crate::course::Followed;
 use crate::detach::Departure;
 use crate::execute::{Execution, Run, heard, pass_on};
 use crate::hold::Hold;
@@ -52,7 +51,7 @@ struct Outcome {
     /// By when it was promised to be done: then, or later. Nothing if it was promised nothing.
     promised_by_unix_nanos: Option<WallTime>,
     ended_unix_nanos: Option<WallTime>,
-    /// How it stood at last, where it tells its progress and how much there is of it.
+    /// How it stood at last, where it has run.
     #[serde(skip_serializing_if = "Option::is_none")]
     course: Option<CourseView>,
     refusal: Option<String>,
@@ -136,7 +135,7 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
     }
     let (application, parameters) = (&work.application, &work.parameters);
     let mut followed = following::follow(cluster, &work, &hold, by, arguments.json)?;
-    let last = followed.as_ref().map(Followed::until);
+    let last = followed.until();
     let run = Run { application, parameters, nodes: &nodes, rate: None };
     let mut share = work.job.cpu_at(at.rate);
     let mut on_said = |said: Said<'_>| {
@@ -145,22 +144,19 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
             println!("{handle}: {new} of each node's CPU from now on, {old} until now");
             share = now;
         }
-        if let (Some(followed), Said::Out(line)) = (&mut followed, said) {
+        if let Said::Out(line) = said {
             followed.line(line);
         }
         pass_on(said, arguments.json);
     };
     // However slow it is made, it is not ended before it has to be done, nor while something is held for it.
     let began = now();
-    let limit = move || {
-        let by = last.as_ref().map_or(by, |until| until.get().max(by));
-        application.timeout().max(by.saturating_since(began))
-    };
+    let limit = move || application.timeout().max(last.get().max(by).saturating_since(began));
     let execution = Execution::new(cluster, &session.mpi, run);
     let execution = Execution { limit: Some(&limit), ..execution };
     execution.under(&hold, &mut on_said).map_err(heard)?;
     let ended = now();
-    let course = followed.and_then(|mut followed| followed.end());
+    let course = followed.end();
     if arguments.json {
         print_json(&Outcome {
             reservation: Some(hold.handle()),

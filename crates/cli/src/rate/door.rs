@@ -80,7 +80,7 @@ pub struct RateView {
     pub follows: Option<String>,
 }
 
-/// A run that is to be done by a time and tells how far it is.
+/// A run that is to be done by a time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CourseView {
     /// Its reservation.
@@ -93,13 +93,13 @@ pub struct CourseView {
     pub by_unix_nanos: WallTime,
     /// Units of work that are done; nothing if none were told yet.
     pub work: Option<u64>,
-    /// Those that there are.
-    pub work_total: NonZeroU64,
+    /// Those that there are; nothing if nobody has said that.
+    pub work_total: Option<NonZeroU64>,
     /// What it has of each node's CPU.
     pub cpu_ppm: CpuPpm,
     /// Until when.
     pub until_unix_nanos: WallTime,
-    /// When it will be done, if it goes on so; nothing while too little is known.
+    /// When it will be done, if it goes on so; nothing while that is not known.
     pub expected_end_unix_nanos: Option<WallTime>,
     /// Why it does not have what it needs, where it asked for that in vain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,9 +107,9 @@ pub struct CourseView {
 }
 
 impl CourseView {
-    /// Whether it will be done after its time.
-    pub fn is_late(&self) -> bool {
-        self.expected_end_unix_nanos > Some(self.by_unix_nanos)
+    /// Whether it will not be done by its time with what is held for it, as far as is known.
+    pub fn is_short(&self) -> bool {
+        self.expected_end_unix_nanos.is_none_or(|end| end > self.by_unix_nanos) || self.is_cut()
     }
 
     /// Whether what is held for it is over before it will be done.
@@ -368,13 +368,13 @@ mod tests {
             nodes: Vec::new(),
             by_unix_nanos: at,
             work: None,
-            work_total: NonZeroU64::MIN,
+            work_total: Some(NonZeroU64::MIN),
             cpu_ppm: CpuPpm::from_percent(15),
             until_unix_nanos: at,
             expected_end_unix_nanos: None,
             refusal: None,
         };
-        assert!(!course.is_late() && !course.is_cut(), "nothing is known yet");
+        assert!(course.is_short() && !course.is_cut(), "nothing is known yet");
         let answer = Answer::Course(course.clone());
         let _followed = Door::open(directory.path(), job, move |_| answer.clone()).unwrap();
         let _held =

@@ -11,18 +11,16 @@ use anyhow::Result;
 use jiff::tz::TimeZone;
 use keeptime_model::units::WallTime;
 
-/// Has the run followed, if it tells how far it is and how much there is: with more of its nodes where it is too slow, and its
-/// user told where that is not to be had.
+/// Has the run followed: with more of its nodes where it is too slow, and its user told where that is not to be had.
 pub(super) fn follow(
     cluster: &Cluster,
     work: &Work,
     hold: &Hold,
     by: WallTime,
     json: bool,
-) -> Result<Option<Followed>> {
-    let Some(total) = work.total else { return Ok(None) };
+) -> Result<Followed> {
     let reservation = cluster.broker()?.reservation(hold.handle()).map_err(brokers::failure)?;
-    let task = Task { total, by, most: work.job.cpu_ppm };
+    let task = Task { total: work.total, by, most: work.job.cpu_ppm };
     let hear = move |news: News<'_>| {
         let told = told(news, &TimeZone::system());
         match json {
@@ -30,32 +28,34 @@ pub(super) fn follow(
             false => println!("{told}"),
         }
     };
-    Followed::start(cluster, &work.application, &reservation, task, hear).map(Some)
+    Followed::start(cluster, &work.application, &reservation, task, hear)
 }
 
 /// What its user is told of a run's course.
 fn told(news: News<'_>, zone: &TimeZone) -> String {
-    let end = |view: &CourseView| {
-        let end = view.expected_end_unix_nanos.unwrap_or(view.until_unix_nanos);
+    let done = |view: &CourseView| {
+        let end = view.expected_end_unix_nanos?;
         let distance = distance(end, view.by_unix_nanos, zone);
-        format!("done at about {}, {distance}", times::show(end, zone))
+        Some(format!("done at about {}, {distance}", times::show(end, zone)))
     };
     match news {
         News::Granted(view) => {
             let (job, cpu) = (view.job, view.cpu_ppm.rounded());
             let until = times::show(view.until_unix_nanos, zone);
-            let end = end(view);
+            let unknown = || distance(view.until_unix_nanos, view.by_unix_nanos, zone);
+            let end = done(view).unwrap_or_else(unknown);
             format!(
-                "{job} is slower than was planned: it has {cpu} of each node's CPU until {until}, {end}"
+                "{job} takes longer than was planned: it has {cpu} of each node's CPU until {until}, {end}"
             )
         }
         News::Refused(view) => {
-            let (job, end) = (view.job, end(view));
-            let until = times::show(view.until_unix_nanos, zone);
-            let cut =
-                if view.is_cut() { format!("; it is ended at {until}") } else { String::new() };
-            let reason = view.refusal.as_deref().unwrap_or_default();
-            format!("{job} is slower than was planned, and has no more: {end}{cut} ({reason})")
+            let (job, done) = (view.job, done(view));
+            let is_cut = view.is_cut() || done.is_none();
+            let ended = is_cut
+                .then(|| format!("it is ended at {}", times::show(view.until_unix_nanos, zone)));
+            let what: Vec<_> = done.into_iter().chain(ended).collect();
+            let (what, reason) = (what.join("; "), view.refusal.as_deref().unwrap_or_default());
+            format!("{job} takes longer than was planned, and has no more: {what} ({reason})")
         }
         News::Unprinted(CourseView { job, .. }, reason) => {
             format!("{job}: the command that is to print its progress does not: {reason}")
@@ -69,16 +69,17 @@ pub fn table(views: &[CourseView]) -> String {
     let row = |view: &CourseView| {
         let unknown = || "-".to_owned();
         let done = view.work.map_or_else(unknown, |work| work.to_string());
+        let total = view.work_total.map_or_else(unknown, |total| total.to_string());
         let end = view.expected_end_unix_nanos;
         let state = match &view.refusal {
-            Some(refusal) if view.is_late() || view.is_cut() => format!("has no more: {refusal}"),
+            Some(refusal) if view.is_short() => format!("has no more: {refusal}"),
             _ => end.map_or_else(unknown, |end| distance(end, view.by_unix_nanos, &zone)),
         };
         [
             view.job.to_string(),
             view.application.to_string(),
             view.nodes.len().to_string(),
-            format!("{done} of {}", view.work_total),
+            format!("{done} of {total}"),
             view.cpu_ppm.rounded().to_string(),
             times::show(view.until_unix_nanos, &zone),
             end.map_or_else(unknown, |end| times::show(end, &zone)),
@@ -116,7 +117,7 @@ mod tests {
             nodes: vec!["n1".parse().unwrap(), "n2".parse().unwrap()],
             by_unix_nanos: at(90),
             work: expected_end.map(|_| 12),
-            work_total: NonZeroU64::new(60).unwrap(),
+            work_total: NonZeroU64::new(60),
             cpu_ppm: CpuPpm::from_percent(15),
             until_unix_nanos: at(until),
             expected_end_unix_nanos: expected_end.map(at),
@@ -127,17 +128,25 @@ mod tests {
     #[test]
     fn users_are_told_when_a_slow_run_will_be_done() {
         let told = |news: News<'_>| told(news, &TimeZone::UTC);
-        let expected = "r7 is slower than was planned: it has 15 % of each node's CPU until \
+        let expected = "r7 takes longer than was planned: it has 15 % of each node's CPU until \
                         1970-01-01 00:01:30, done at about 1970-01-01 00:01:20, \
                         10 s before its deadline, 1970-01-01 00:01:30";
         assert_eq!(told(News::Granted(&view(Some(80), 90, None))), expected);
         let late = told(News::Refused(&view(Some(120), 130, Some("n1 is full"))));
-        let expected = "r7 is slower than was planned, and has no more: done at about \
+        let expected = "r7 takes longer than was planned, and has no more: done at about \
                         1970-01-01 00:02:00, 30 s after its deadline, 1970-01-01 00:01:30 (n1 is full)";
         assert_eq!(late, expected);
         let cut = told(News::Refused(&view(Some(80), 70, Some("n1 is full"))));
         assert!(cut.contains("before its deadline"), "{cut}");
         assert!(cut.ends_with("; it is ended at 1970-01-01 00:01:10 (n1 is full)"), "{cut}");
+        let unknown = told(News::Granted(&view(None, 70, None)));
+        let expected = "r7 takes longer than was planned: it has 15 % of each node's CPU until \
+                        1970-01-01 00:01:10, 20 s before its deadline, 1970-01-01 00:01:30";
+        assert_eq!(unknown, expected);
+        let unknown = told(News::Refused(&view(None, 70, Some("n1 is full"))));
+        let expected = "r7 takes longer than was planned, and has no more: it is ended at \
+                        1970-01-01 00:01:10 (n1 is full)";
+        assert_eq!(unknown, expected);
     }
 
     #[test]
