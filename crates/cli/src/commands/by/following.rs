@@ -69,7 +69,10 @@ pub fn table(views: &[CourseView]) -> String {
     let row = |view: &CourseView| {
         let unknown = || "-".to_owned();
         let done = view.work.map_or_else(unknown, |work| work.to_string());
-        let total = view.work_total.map_or_else(unknown, |total| total.to_string());
+        let work = match view.work_total {
+            Some(total) => format!("{done} of {total}"),
+            None => done,
+        };
         let end = view.expected_end_unix_nanos;
         let state = match &view.refusal {
             Some(refusal) if view.is_short() => format!("has no more: {refusal}"),
@@ -79,7 +82,7 @@ pub fn table(views: &[CourseView]) -> String {
             view.job.to_string(),
             view.application.to_string(),
             view.nodes.len().to_string(),
-            format!("{done} of {total}"),
+            work,
             view.cpu_ppm.rounded().to_string(),
             times::show(view.until_unix_nanos, &zone),
             end.map_or_else(unknown, |end| times::show(end, &zone)),
@@ -152,13 +155,16 @@ mod tests {
     #[test]
     fn a_table_has_a_line_for_each_run_and_says_what_is_known() {
         let early = view(Some(80), 90, Some("n1 is full"));
-        let text = table(&[view(None, 90, None), early, view(Some(120), 90, Some("n1 is full"))]);
+        let late = view(Some(120), 90, Some("n1 is full"));
+        let endless = CourseView { work: Some(7), work_total: None, ..view(None, 90, None) };
+        let text = table(&[view(None, 90, None), early, late, endless]);
         let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines.len(), 4);
+        assert_eq!(lines.len(), 5);
         assert!(lines[0].starts_with("job  application  nodes"), "{text}");
         assert!(lines[1].contains("- of 60  15 %") && lines[1].ends_with(" -"), "{text}");
         // What was refused meanwhile does not matter where it will be in time.
         assert!(lines[2].contains("12 of 60") && lines[2].contains("10 s before"), "{text}");
         assert!(lines[3].ends_with("has no more: n1 is full"), "{text}");
+        assert!(lines[4].contains(" 7  15 %") && !lines[4].contains(" of "), "{text}");
     }
 }
