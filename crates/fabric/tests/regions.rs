@@ -6,7 +6,7 @@
 mod common;
 
 use common::{LONG, Node, Way};
-use keeptime_fabric::region::server::MEMORY_MOST;
+use keeptime_fabric::region::room::{MEMORY_MOST, REGIONS_OF_A_USER};
 use keeptime_fabric::region::{
     ATTRIBUTE, Address, AnsweredBy, CELL, Layout, Memories, PlainMemories, PublishError, Reader,
     Reading, Region, RegionError, RegionServer, RegionServerConfig, look,
@@ -18,7 +18,7 @@ use nix::sys::socket::{
 use std::fs::File;
 use std::io::{BufRead, BufReader, IoSlice, Read};
 use std::net::UdpSocket;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -35,6 +35,15 @@ const WAYS: [(Way, AnsweredBy); 3] = [
 fn regions_of(node: &Node) -> RegionServer {
     let config = RegionServerConfig { name: node.config.name.clone(), port: 0 };
     RegionServer::start(&config, |_| Ok(Box::new(PlainMemories))).unwrap()
+}
+
+/// A connection to where regions are handed over.
+fn asking(node: &Node) -> OwnedFd {
+    let name = format!("{}/regions", node.config.name);
+    let address = UnixAddr::new_abstract(name.as_bytes()).unwrap();
+    let asking = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::empty(), None).unwrap();
+    connect(asking.as_raw_fd(), &address).unwrap();
+    asking
 }
 
 /// The first record of `query` that `wanted` accepts: a context hears a moment later of what another has
@@ -107,13 +116,9 @@ fn memory_for_reading_is_opened_for_writing_by_nobody_else() {
 fn what_is_handed_over_unasked_is_closed() {
     let node = Node::start("n1", &[]);
     let _regions = regions_of(&node);
-    let name = format!("{}/regions", node.config.name);
-    let address = UnixAddr::new_abstract(name.as_bytes()).unwrap();
     let (mut kept, given) = UnixStream::pair().unwrap();
     for count in [1, 2, 7] {
-        let asking = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::empty(), None);
-        let asking = asking.unwrap();
-        connect(asking.as_raw_fd(), &address).unwrap();
+        let asking = asking(&node);
         let fds = vec![given.as_raw_fd(); count];
         let (parts, control) = ([IoSlice::new(b"what?")], [ControlMessage::ScmRights(&fds)]);
         sendmsg::<()>(asking.as_raw_fd(), &parts, &control, MsgFlags::empty(), None).unwrap();
@@ -288,19 +293,40 @@ fn a_region_that_is_less_than_its_resource_says_is_not_opened() {
 }
 
 #[test]
-fn a_node_has_so_many_regions_and_no_more() {
+fn a_user_has_so_many_regions_of_a_node_and_no_more() {
     let node = Node::start("n1", &[]);
     let _regions = regions_of(&node);
     let context = node.context(Way::Memory(Wait::Block));
     let layout = Layout::cells(1).unwrap();
     let publish = || context.publish(attrs! {}, layout);
-    let mut all: Vec<_> = (0..1024).map(|_| publish().unwrap()).collect();
+    let mut all: Vec<_> = (0..REGIONS_OF_A_USER).map(|_| publish().unwrap()).collect();
     let error = publish().map(|_| ()).unwrap_err().to_string();
-    assert!(error.ends_with("this node has 1024 regions, which is the most"), "{error}");
+    let why = format!("have {REGIONS_OF_A_USER} regions on this node, which is the most");
+    assert!(error.ends_with(&why), "{error}");
     all.pop();
+    let start = Instant::now();
     while publish().is_err() {
+        assert!(start.elapsed() < LONG, "nothing is given back");
         thread::yield_now();
     }
+}
+
+/// Goal: whoever connects and says nothing takes no more room than the daemon gives a user, and what is published stays. Method: a
+/// quarter of all connections, of which one has a region; with the next one the oldest of the others ends, which never said
+/// anything.
+#[test]
+fn connections_that_say_nothing_make_way() {
+    let node = Node::start("n1", &[]);
+    let _regions = regions_of(&node);
+    let context = node.context(Way::Memory(Wait::Block));
+    let region = published(&context, Layout::CELL);
+    let silent: Vec<_> =
+        (0..2 * REGIONS_OF_A_USER).map(|_| UnixStream::from(asking(&node))).collect();
+    let mut oldest = &silent[0];
+    oldest.set_read_timeout(Some(LONG)).unwrap();
+    assert_eq!(oldest.read(&mut [0]).unwrap(), 0, "it has made way");
+    assert!(region.is_served());
+    published(&context, Layout::CELL);
 }
 
 /// Between reader and responder every third datagram is lost, every fifth sent twice, and copies come

@@ -17,6 +17,7 @@
 //! | `sequence` | one version or none (pure; checked with loom) |
 //! | [`packet`] | questions and answers as bytes (pure) |
 //! | `respond` | what is answered (pure); the network program decides the same |
+//! | [`room`] | how much of it each user may have (pure) |
 //! | [`server`] | the daemon's side: memory, handing it over, answering |
 //! | `hand`, `ask` | the programs' side of that |
 //! | `lifeline` | whether the daemon that has handed memory over is there still |
@@ -24,6 +25,7 @@
 
 pub mod layout;
 pub mod packet;
+pub mod room;
 pub mod server;
 
 mod ask;

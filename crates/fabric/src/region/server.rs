@@ -6,6 +6,7 @@ use super::layout::Layout;
 use super::memory::Mapped;
 use super::packet::{LONGEST, Question};
 use super::respond::{Held, Sessions, respond};
+use super::room::{Counted, MEMORY_MOST, REGIONS_MOST, REGIONS_OF_A_USER, makes_way};
 use super::sequence::Words;
 use crate::mapping::Access;
 use crate::random;
@@ -28,14 +29,8 @@ use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Most regions of a node; `crates/linux/bpf/regions.h` has the same number.
-pub const REGIONS_MOST: u32 = 1024;
-/// Bytes of all regions of one user's programs on a node. They are the daemon's, and where the kernel answers they are the
-/// kernel's own, which no limit of the user's counts.
-pub const MEMORY_MOST: usize = 1 << 30;
-
-/// Connections at a time. Each publisher has one; readers only while they open a region.
-const CONNECTIONS_MOST: usize = 2 * REGIONS_MOST as usize;
+/// Callers that are taken at once: those that are there already wait for no more.
+const CALLERS_AT_ONCE: usize = 64;
 /// How often the responder looks whether it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -238,13 +233,24 @@ impl Shell {
     }
 
     fn accept(&mut self) {
-        while let Some(socket) = accepted(hand::accept(self.listener.as_fd())) {
+        for _ in 0..CALLERS_AT_ONCE {
+            let Some(socket) = accepted(hand::accept(self.listener.as_fd())) else { return };
             let Ok(user) = user_of(&socket) else { continue };
+            self.make_room(user);
             let event = EpollEvent::new(EpollFlags::EPOLLIN, self.next);
-            if self.connections.len() < CONNECTIONS_MOST && self.epoll.add(&socket, event).is_ok() {
+            if self.epoll.add(&socket, event).is_ok() {
                 self.connections.insert(self.next, Connection { socket, user, region: None });
                 self.next += 1;
             }
+        }
+    }
+
+    /// For one more connection of `user`.
+    fn make_room(&mut self, user: u32) {
+        let counted = |(id, connection): (&u64, &Connection)| (*id, connection.counted());
+        let all: Vec<_> = self.connections.iter().map(counted).collect();
+        if let Some(oldest) = makes_way(&all, user) {
+            self.close(oldest);
         }
     }
 
@@ -299,9 +305,16 @@ impl Shell {
         if connection.region.is_some() {
             return Err("one region for each connection, and this one has one".into());
         }
-        let left = MEMORY_MOST.saturating_sub(self.memory_of(connection.user));
+        let user = connection.user;
+        if self.regions_of(user).count() >= REGIONS_OF_A_USER {
+            return Err(format!(
+                "programs of user {user} have {REGIONS_OF_A_USER} regions on this node, which is the most"
+            ));
+        }
+        let memory: usize = self.regions_of(user).map(|region| region.layout.memory()).sum();
+        let left = MEMORY_MOST.saturating_sub(memory);
         if layout.memory() > left {
-            let (asked, user) = (layout.memory(), connection.user);
+            let asked = layout.memory();
             return Err(format!(
                 "a region of {asked} bytes: the regions of a user have {MEMORY_MOST} on a node, and user {user} has {left} left"
             ));
@@ -325,11 +338,10 @@ impl Shell {
         Ok((Reply::Here { slot, key, port: self.port, writable: true }, copy))
     }
 
-    /// Bytes of all regions of this user's programs.
-    fn memory_of(&self, user: u32) -> usize {
-        let of_user = self.connections.values().filter(|connection| connection.user == user);
-        let regions = of_user.filter_map(|connection| connection.region.as_ref());
-        regions.map(|region| region.layout.memory()).sum()
+    /// All that this user's programs publish.
+    fn regions_of(&self, user: u32) -> impl Iterator<Item = &Published> {
+        let of_user = self.connections.values().filter(move |connection| connection.user == user);
+        of_user.filter_map(|connection| connection.region.as_ref())
     }
 
     fn open(&self, id: u64, slot: u32, key: u64) -> (Reply, Option<OwnedFd>) {
@@ -372,6 +384,12 @@ impl Shell {
                 held.words.word(0).store(0, Release);
             }
         }
+    }
+}
+
+impl Connection {
+    fn counted(&self) -> Counted {
+        Counted { user: self.user, publishes: self.region.is_some() }
     }
 }
 
