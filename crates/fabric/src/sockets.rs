@@ -27,6 +27,9 @@ const PORT_TRIES: u32 = 64;
 /// else. Short, since what it does besides waits.
 const REST: Duration = Duration::from_millis(1);
 
+/// How long whoever has a daemon's name may take to be called.
+const HOLDER_TIME: Duration = Duration::from_secs(1);
+
 /// A caller, if there is one and it can be taken.
 pub fn accepted<T>(result: io::Result<T>) -> Option<T> {
     if result.as_ref().is_err_and(|error| !is_passing(error)) {
@@ -119,12 +122,23 @@ fn lacks_ipv6(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::EAFNOSUPPORT | Errno::EADDRNOTAVAIL))
 }
 
-/// Why the daemon `name` cannot have its name.
-pub fn taken(error: io::Error, name: &str) -> io::Error {
+/// Why the daemon `name` cannot listen at `at`, a name without a file: whoever was first has it, a daemon or not, and who that is
+/// can be ended.
+pub fn taken(error: io::Error, name: &str, at: &str, kind: SockType) -> io::Error {
     if error.kind() != ErrorKind::AddrInUse {
         return error;
     }
-    let text = format!("a daemon named {name:?} runs on this node already");
+    let peer =
+        call(at, kind, HOLDER_TIME).and_then(|holder| Ok(getsockopt(&holder, PeerCredentials)?));
+    let holder = match peer {
+        Ok(peer) => format!("process {} of user {}", peer.pid(), peer.uid()),
+        Err(_) => {
+            format!("a process that takes no callers (`ss -xap`, as root, shows whose @{at} is)")
+        }
+    };
+    let text = format!(
+        "the name {name:?} is taken on this node, by {holder}: a daemon, or whoever was first"
+    );
     io::Error::new(ErrorKind::AddrInUse, text)
 }
 
@@ -235,6 +249,24 @@ mod tests {
         let mut first = UnixStream::from(early.swap_remove(0));
         let unread = (0..100_000).find_map(|_| first.write_all(&[0; 4096]).err());
         assert_eq!(unread.unwrap().kind(), ErrorKind::WouldBlock);
+    }
+
+    /// Whoever has a daemon's name keeps it from starting: who that is can be seen, if only by its taking no callers.
+    #[test]
+    fn whoever_has_a_daemons_name_is_named() {
+        let name = format!("sockets-taken-{}", std::process::id());
+        let holder = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None);
+        let holder = holder.unwrap();
+        bind(holder.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).unwrap()).unwrap();
+        let told = || taken(Errno::EADDRINUSE.into(), "n1", &name, SockType::Stream).to_string();
+        assert!(told().contains(&format!("whose @{name} is")), "{}", told());
+        nix::sys::socket::listen(&holder, Backlog::new(8_i32).unwrap()).unwrap();
+        let own = (std::process::id(), nix::unistd::geteuid());
+        assert!(told().contains(&format!("by process {} of user {}:", own.0, own.1)), "{}", told());
+        assert_eq!(
+            taken(Errno::EACCES.into(), "n1", &name, SockType::Stream).raw_os_error(),
+            Some(libc::EACCES)
+        );
     }
 
     /// Goal: callers of a program that computes wait for it, up to what the system lets wait. Method: twice as many as the standard

@@ -336,7 +336,11 @@ fn a_second_node_of_the_same_name_is_refused() {
 fn a_name_belongs_to_one_daemon() {
     let node = Node::start("n0", &[]);
     let name = &node.config.name;
-    let text = format!("a daemon named {name:?} runs on this node already");
+    let (process, user) = (std::process::id(), nix::unistd::geteuid());
+    let holder = format!("process {process} of user {user}");
+    let text = format!(
+        "the name {name:?} is taken on this node, by {holder}: a daemon, or whoever was first"
+    );
     let again = Server::start(node.config.clone()).unwrap_err();
     assert_eq!(again.to_string(), text);
     let regions = RegionServerConfig { name: name.clone(), port: 0 };

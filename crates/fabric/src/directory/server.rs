@@ -8,6 +8,7 @@
 //! | `backlog` | what the programs of each user leave unread |
 //! | `receiving` | what the bytes of a connection mean, by who is at its other end |
 //! | `dialing` | calls to other servers |
+//! | `seldom` | what strangers can have happen as often as they like is told now and then |
 
 mod backlog;
 mod byte_queue;
@@ -16,6 +17,7 @@ mod connections;
 mod dialing;
 mod event_loop;
 mod receiving;
+mod seldom;
 mod send_buffer;
 mod stream;
 

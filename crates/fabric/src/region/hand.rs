@@ -109,8 +109,9 @@ pub fn layout_of(records: u32, bytes: u32, adds: bool) -> Result<Layout, Invalid
 pub fn serve(name: &str) -> io::Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
-    bind(listener.as_raw_fd(), &UnixAddr::new_abstract(name_of(name).as_bytes())?)
-        .map_err(|errno| taken(errno.into(), name))?;
+    let at = name_of(name);
+    bind(listener.as_raw_fd(), &UnixAddr::new_abstract(at.as_bytes())?)
+        .map_err(|errno| taken(errno.into(), name, &at, SockType::SeqPacket))?;
     listen(&listener, Backlog::MAXCONN)?;
     Ok(listener)
 }

@@ -6,20 +6,21 @@ use super::connection::ConnectionError;
 use super::connections::Connections;
 use super::dialing::{DialError, Dialed, Dialer};
 use super::receiving::{Peer, Received};
+use super::seldom::Seldom;
 use super::send_buffer::Cause;
 use super::stream::Stream;
 use crate::bridge;
 use crate::descriptors::descriptors_most;
-use crate::directory::address_of;
 use crate::directory::protocol::{Answer, Update};
 use crate::directory::seal::Hail;
 use crate::directory::state::{ALIVE_EVERY, ConnectionId, Directory, Input, Output};
+use crate::directory::{address_of, name_of};
 use crate::door::ClusterKey;
 use crate::sockets::{accepted, listen, taken};
 use crate::{random, random_bytes};
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::socket::{SockType, getsockopt, sockopt::PeerCredentials};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -48,6 +49,10 @@ pub(super) struct EventLoop {
     servers: TcpListener,
     connections: Connections,
     dialer: Dialer,
+    /// Callers that have not the key.
+    strangers: Seldom,
+    /// Programs that say what means nothing.
+    misspoken: Seldom,
     /// Rung when a call has ended, or this is to.
     pub(super) bell: Arc<EventFd>,
     pub(super) stop: Arc<AtomicBool>,
@@ -59,8 +64,9 @@ impl EventLoop {
     /// # Errors
     /// If there is one of this name on this node already, or the address is not to be had.
     pub(super) fn new(config: ServerConfig) -> io::Result<Self> {
+        let at = name_of(&config.name);
         let programs = UnixListener::bind_addr(&address_of(&config.name)?)
-            .map_err(|error| taken(error, &config.name))?;
+            .map_err(|error| taken(error, &config.name, &at, SockType::Stream))?;
         let servers = listen(config.address)?;
         let address = servers.local_addr()?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
@@ -85,6 +91,8 @@ impl EventLoop {
             servers,
             connections,
             dialer: Dialer::new(key, bell.clone()),
+            strangers: Seldom::default(),
+            misspoken: Seldom::default(),
             bell,
             stop: Arc::new(AtomicBool::new(false)),
         })
@@ -217,6 +225,10 @@ impl EventLoop {
             match connection.next(id, self.key.as_ref()) {
                 Ok(Received::Input(input)) => self.step(input),
                 Ok(Received::Hail) => self.flush(id),
+                Ok(Received::Strange(why)) => {
+                    self.strangers.warn("a caller is not let in", &why);
+                    self.flush(id);
+                }
                 Ok(Received::Nothing) => break,
                 Err(error) => return self.give_up(id, &error),
             }
@@ -232,7 +244,13 @@ impl EventLoop {
     }
 
     fn give_up(&mut self, id: ConnectionId, error: &ConnectionError) {
-        tracing::warn!(connection = id.0, %error, "a connection is given up");
+        let what = "a connection is given up";
+        match self.connections.get_mut(id).map(|connection| connection.peer) {
+            Some(Peer::Program { .. }) => self.misspoken.warn(what, error),
+            Some(Peer::Caller(_) | Peer::Hailed) => self.strangers.warn(what, error),
+            // Of servers that have the key there are as many as nodes, and they call anew by and by.
+            _ => tracing::warn!(connection = id.0, %error, "{what}"),
+        }
         self.close(id);
     }
 

@@ -4,7 +4,7 @@
 use super::connection::{Connection, ConnectionError};
 use super::send_buffer::Cause;
 use crate::directory::protocol::{MESSAGE_MOST, Reply, Request, framed, other_version, read};
-use crate::directory::seal::{End, HAIL, Hail, SEAL, Sealers};
+use crate::directory::seal::{End, HAIL, Hail, SEAL, Sealers, Stranger};
 use crate::directory::state::{ConnectionId, Input};
 use crate::door::ClusterKey;
 use crate::networks::addresses;
@@ -38,6 +38,8 @@ pub(super) enum Received {
     Input(Input),
     /// A hail, which is answered.
     Hail,
+    /// One of somebody who has not this server's key, which is answered with that.
+    Strange(Stranger),
     /// Nothing whole yet.
     Nothing,
 }
@@ -113,8 +115,8 @@ impl Connection {
                 }
             }
             Err(stranger) => {
-                tracing::warn!(%stranger, "a caller is not let in");
                 self.close_when_sent();
+                return Received::Strange(stranger);
             }
         }
         Received::Hail

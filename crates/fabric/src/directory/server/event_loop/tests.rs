@@ -5,6 +5,7 @@ use super::*;
 use crate::attributes::Attributes;
 use crate::carriers::Carriers;
 use crate::directory::protocol::{ContextInfo, Request, Snapshot, VERSION, decode, encode};
+use crate::directory::seal::HAIL;
 use crate::directory::state::SILENCE_MOST;
 use crate::door::Callers;
 use crate::frame;
@@ -353,6 +354,28 @@ fn hold_up(event_loop: &mut EventLoop) {
     event_loop.start = event_loop.start.checked_sub(time).unwrap();
     event_loop.ticked = event_loop.ticked.checked_sub(time).unwrap();
     event_loop.tick_if_due();
+}
+
+/// Goal: whoever reaches a server does not fill its log. Method: three callers without its key, and three programs that say
+/// what means nothing; of each kind one is warned of, and the others are counted.
+#[test]
+fn strangers_are_warned_of_once() {
+    let mut event_loop = event_loop("warns", Vec::new());
+    let call = |_| TcpStream::connect(event_loop.address).unwrap();
+    let mut callers: Vec<_> = (0..3).map(call).collect();
+    for caller in &mut callers {
+        caller.write_all(&[0; HAIL]).unwrap();
+        caller.set_nonblocking(true).unwrap();
+    }
+    let programs: Vec<_> = (0..3).map(|_| program(&mut event_loop)).collect();
+    for (_, mut program) in programs {
+        program.write_all(&u32::MAX.to_le_bytes()).unwrap();
+    }
+    let start = Instant::now();
+    while [&event_loop.strangers, &event_loop.misspoken].map(Seldom::left_out) != [Some(2); 2] {
+        assert!(start.elapsed() < Duration::from_secs(60), "not all were turned away");
+        event_loop.serve_ready(EpollTimeout::from(100_u16));
+    }
 }
 
 /// A server that was stopped would forget everybody: what they have said meanwhile waits in the kernel.
