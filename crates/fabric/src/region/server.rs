@@ -10,7 +10,7 @@ use super::room::{Counted, MEMORY_MOST, REGIONS_MOST, REGIONS_OF_A_USER, makes_w
 use super::sequence::Words;
 use crate::mapping::Access;
 use crate::random;
-use crate::real_time::{self, Priority};
+use crate::real_time::{Priority, Rationed};
 use crate::sockets::{accepted, datagrams, user_of};
 use crate::threads;
 use keeptime_locks::{read, write};
@@ -129,8 +129,12 @@ impl RegionServer {
             let (told, schedule) = std::sync::mpsc::channel();
             let (table, stop) = (table.clone(), stop.clone());
             let answering = threads::spawn("regions-answer", move || {
-                let _ = told.send(real_time::hurry(Priority::Answer));
-                answer(&socket, &table, &stop);
+                let (hurries, rationed) = match Rationed::new(Priority::Answer) {
+                    Ok(rationed) => (Ok(()), Some(rationed)),
+                    Err(error) => (Err(error), None),
+                };
+                let _ = told.send(hurries);
+                answer(&socket, &table, &stop, rationed);
             })?;
             server.threads.push(answering);
             let hurries = schedule.recv().unwrap_or_else(|error| Err(io::Error::other(error)));
@@ -164,12 +168,17 @@ impl Drop for RegionServer {
     }
 }
 
-/// Answers questions until `stop`.
-fn answer(socket: &UdpSocket, table: &Table, stop: &AtomicBool) {
+/// Answers questions until `stop`. Whoever reaches the node may ask: that goes before what others compute as far as it is
+/// `rationed`, and no further.
+fn answer(socket: &UdpSocket, table: &Table, stop: &AtomicBool, mut rationed: Option<Rationed>) {
     let mut sessions = Sessions::default();
     let mut bytes = [0; LONGEST + 1];
     let mut slots = Vec::with_capacity(LONGEST);
     while !stop.load(Relaxed) {
+        // Nobody waits for an answer now.
+        if let Some(rationed) = &mut rationed {
+            rationed.look();
+        }
         // Time-outs, and what the kernel says about answers that nobody took.
         let Ok((length, from)) = socket.recv_from(&mut bytes) else { continue };
         let Some(question) = Question::decode(&bytes[..length]) else { continue };
@@ -435,4 +444,24 @@ fn set(table: &Table, slot: u32, held: Option<Held<Mapped>>) -> Option<Held<Mapp
         table.resize_with(slot + 1, || None);
     }
     std::mem::replace(&mut table[slot], held)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever they belong to.
+    #[test]
+    fn a_node_has_so_many_regions_and_no_more() {
+        let (table, layout) = (Table::default(), Layout::CELL);
+        let memory = PlainMemories.create(layout).unwrap();
+        for slot in 0..REGIONS_MOST {
+            assert_eq!(free_slot(&table), Some(slot));
+            let words = Mapped::new(&memory, layout, Access::Read).unwrap();
+            set(&table, slot, Some(Held { key: 1, layout, words }));
+        }
+        assert_eq!(free_slot(&table), None);
+        set(&table, 7, None);
+        assert_eq!(free_slot(&table), Some(7));
+    }
 }
