@@ -38,6 +38,7 @@ pub enum Unanswered {
 #[derive(Debug)]
 pub struct Asker {
     socket: UdpSocket,
+    address: IpAddr,
     region: Address,
     wait: Wait,
     number: u64,
@@ -75,12 +76,18 @@ impl Asker {
         socket.set_nonblocking(true)?;
         let slots = Vec::with_capacity(region.layout.stride() as usize * SLOT);
         let (number, bytes) = (random()?, Box::new([0; LONGEST + 1]));
-        let mut asker = Self { socket, region, wait, number, session: None, bytes, slots };
+        let session = None;
+        let mut asker = Self { socket, address, region, wait, number, session, bytes, slots };
         match asker.slots(0, 0, 1, Instant::now() + time) {
             // Whether it is just being written does not matter: somebody answers for it.
             Ok(_) | Err(Unanswered::Refused(Refusal::Busy)) => Ok(asker),
             Err(why) => Err(why),
         }
+    }
+
+    /// Where it asks.
+    pub fn address(&self) -> IpAddr {
+        self.address
     }
 
     /// Reads the data of a record. None if it was written meanwhile.
@@ -156,14 +163,20 @@ impl Asker {
         Err(Unanswered::Refused(Refusal::NoSession))
     }
 
-    /// The session, and the number of its next question.
-    fn session(&mut self, record: u32, deadline: Instant) -> Result<(u64, u64), Unanswered> {
+    /// Has a session, so that what is added is added once.
+    pub fn begin_adding(&mut self, record: u32, deadline: Instant) -> Result<(), Unanswered> {
         if self.session.is_none() {
             let name = random()?;
             let question = self.question(name, record, Asked::Open { session: name });
             self.ask(&question, deadline)?.0.map_err(Unanswered::Refused)?;
             self.session = Some(Session { name, number: 0 });
         }
+        Ok(())
+    }
+
+    /// The session, and the number of its next question.
+    fn session(&mut self, record: u32, deadline: Instant) -> Result<(u64, u64), Unanswered> {
+        self.begin_adding(record, deadline)?;
         let session = self.session.as_mut().ok_or(Unanswered::Silent)?;
         session.number += 1;
         Ok((session.name, session.number))
@@ -284,20 +297,25 @@ pub(super) mod tests {
     pub fn opened(refusal: Refusal) -> (Result<Asker, Unanswered>, UdpSocket) {
         let here = IpAddr::from(Ipv4Addr::LOCALHOST);
         let socket = UdpSocket::bind((here, 0)).unwrap();
-        socket.set_read_timeout(Some(LONG)).unwrap();
         let port = socket.local_addr().unwrap().port();
         let answering = thread::spawn(move || {
-            let mut bytes = [0; LONGEST];
-            let (length, from) = socket.recv_from(&mut bytes).unwrap();
-            let question = Question::decode(&bytes[..length]).unwrap();
-            let answer = Answer { question, by: AnsweredBy::Responder, result: Err(refusal) };
-            socket.send_to(&answer.encode(&[]), from).unwrap();
+            answers(&socket, refusal);
             // Copies of the question find somebody there.
             socket
         });
         let region = Address { slot: 3, key: 7, port, layout: Layout::CELL };
         let opened = Asker::new(here, region, Wait::Block, LONG);
         (opened, answering.join().unwrap())
+    }
+
+    /// Answers one question with that.
+    pub fn answers(socket: &UdpSocket, refusal: Refusal) {
+        socket.set_read_timeout(Some(LONG)).unwrap();
+        let mut bytes = [0; LONGEST];
+        let (length, from) = socket.recv_from(&mut bytes).unwrap();
+        let question = Question::decode(&bytes[..length]).unwrap();
+        let answer = Answer { question, by: AnsweredBy::Responder, result: Err(refusal) };
+        socket.send_to(&answer.encode(&[]), from).unwrap();
     }
 
     /// Its publisher writes at any time: what is opened may be in the middle of that.

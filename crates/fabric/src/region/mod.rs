@@ -20,6 +20,7 @@
 //! | [`room`] | how much of it each user may have (pure) |
 //! | [`server`] | the daemon's side: memory, handing it over, answering |
 //! | `hand`, `ask` | the programs' side of that |
+//! | `remote` | which of a node's addresses is asked |
 //! | `lifeline` | whether the daemon that has handed memory over is there still |
 //! | `look` | a cell of each of many regions, read at once |
 
@@ -36,6 +37,7 @@ mod look;
 mod memory;
 mod publish;
 mod read;
+mod remote;
 mod respond;
 mod sequence;
 

@@ -1,13 +1,14 @@
 //! What others have published, as it is read.
 
 use super::ATTRIBUTE;
-use super::ask::{Asker, Unanswered};
+use super::ask::Unanswered;
 use super::error::RegionError;
 use super::hand::{self, Answered, Ask, Reply};
 use super::layout::{Address, Layout};
 use super::lifeline::{Lifeline, Lifelines};
 use super::memory::Mapped;
 use super::packet::{AnsweredBy, Refusal};
+use super::remote::Remote;
 use super::sequence::{self, Seen, Words};
 use crate::context::Context;
 use crate::directory::protocol::Record;
@@ -26,8 +27,6 @@ use std::time::{Duration, Instant};
 /// How long a record may be in the middle of being written, and an answer away: longer than a
 /// publisher or a network is held up by others, shorter than somebody notices.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long each of a node's addresses is tried when a region is opened.
-const TRY_TIME: Duration = Duration::from_millis(250);
 
 /// A region that somebody has published. Any thread can read it; several that read one across the
 /// network take turns, so each should have its own.
@@ -47,10 +46,10 @@ pub(super) enum Way {
         /// That of the daemon whose memory it is.
         life: Arc<Lifeline>,
         /// For what the memory may not be changed for, made when it is needed.
-        asker: Mutex<Option<Asker>>,
+        asker: Mutex<Option<Remote>>,
         wait: Wait,
     },
-    Network(Mutex<Asker>),
+    Network(Mutex<Remote>),
 }
 
 /// What was read besides the data.
@@ -66,7 +65,7 @@ pub struct Reading {
 
 impl Context {
     /// Opens the region of a resource that was found: in memory if it is on this node, or else at
-    /// the first of its node's addresses that answers.
+    /// the first of its node's addresses that answers, and at others when that does not any more.
     ///
     /// # Errors
     /// If the resource has no region, or it is gone or cannot be reached.
@@ -84,8 +83,9 @@ impl Context {
             Way::Memory { words, writable, life, asker: Mutex::default(), wait }
         } else {
             let addresses = candidates(core.networks(), &record.home.addresses, same_node);
-            let asker = first_that_answers(&addresses, address, wait);
-            Way::Network(Mutex::new(asker.map_err(|why| failed(why, id, &node, 0, address))?))
+            let addresses = addresses.iter().map(SocketAddr::ip).collect();
+            let remote = Remote::open(addresses, address, wait);
+            Way::Network(Mutex::new(remote.map_err(|why| failed(why, id, &node, 0, address))?))
         };
         Ok(Reader { id, node, address, way })
     }
@@ -148,7 +148,7 @@ impl Reader {
                 let mut asker = lock(asker);
                 let here = IpAddr::from(Ipv4Addr::LOCALHOST);
                 if asker.is_none() {
-                    let made = Asker::new(here, self.address, *wait, TRY_TIME);
+                    let made = Remote::open(vec![here], self.address, *wait);
                     *asker = Some(made.map_err(|why| self.failed(why, record))?);
                 }
                 asker
@@ -249,22 +249,6 @@ fn expect_length(memory: &File, layout: Layout) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::InvalidData, why))
 }
 
-/// One who asks at the first of `addresses` that answers.
-fn first_that_answers(
-    addresses: &[SocketAddr],
-    region: Address,
-    wait: Wait,
-) -> Result<Asker, Unanswered> {
-    let mut last = Unanswered::Silent;
-    for address in addresses {
-        match Asker::new(address.ip(), region, wait, TRY_TIME) {
-            Ok(asker) => return Ok(asker),
-            Err(why) => last = why,
-        }
-    }
-    Err(last)
-}
-
 fn failed(
     why: Unanswered,
     id: ResourceId,
@@ -297,7 +281,7 @@ mod tests {
         let (asker, _silent) = opened(Refusal::Busy);
         let (context, place) = (ContextId::new(1), Place { slot: 0, generation: 0 });
         let address = Address { slot: 3, key: 7, port: 1, layout: Layout::CELL };
-        let way = Way::Network(Mutex::new(asker.unwrap()));
+        let way = Way::Network(Mutex::new(Remote::of(asker.unwrap(), address)));
         let id = ResourceId { context, place };
         let reader = Reader { id, node: "n1".into(), address, way };
         let start = Instant::now();
