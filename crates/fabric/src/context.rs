@@ -17,11 +17,16 @@ use crate::threads;
 use keeptime_locks::lock;
 use keeptime_model::Invalid;
 use keeptime_model::units::BitsPerSecond;
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// Most resources among which one is chosen, in some tens of microseconds: there may be a million.
+const CHOICES_MOST: usize = 1024;
 
 /// A program's place in the fabric. Everything that was sent is carried before the last handle to
 /// it goes, for at most [`Config::close_time`]; what is not by then is lost without a word, such as a
@@ -334,7 +339,9 @@ impl Search<'_> {
         self.only_until(Some(after(time)))
     }
 
-    /// Any one that there is now.
+    /// Any one that there is now: one of the own node, if there is, and else of any. Contexts choose differently, so that equals
+    /// have about as many each; the same context chooses the same one as long as that is there and none of its node comes.
+    /// Where there are more than a thousand, it is one of some.
     ///
     /// # Errors
     /// If there is none, or the directory does not answer.
@@ -342,7 +349,7 @@ impl Search<'_> {
         self.any_until(None)
     }
 
-    /// Any one, as soon as there is one, if that is within `time`.
+    /// Any one, as [`Search::one_of_any`] chooses, as soon as there is one, if that is within `time`.
     ///
     /// # Errors
     /// If there is none in time, or the directory does not answer: that is waited for no longer, but for a
@@ -373,10 +380,27 @@ impl Search<'_> {
     }
 
     fn any_until(&self, deadline: Option<Instant>) -> Result<ResourceId, FindError> {
-        let directory = self.shared.core.directory();
-        let found = directory.find(&self.query, deadline, |all| all.keys().next().copied())?;
+        let core = &self.shared.core;
+        let (own, node) = (core.id(), &core.directory().welcome().node);
+        let found = core.directory().find(&self.query, deadline, |all| chosen(own, node, all))?;
         found.ok_or_else(|| FindError::None(self.query.wanted()))
     }
+}
+
+/// The one of `all` that a context on `node` uses.
+fn chosen(own: ContextId, node: &str, all: &BTreeMap<ResourceId, Record>) -> Option<ResourceId> {
+    let first = ResourceId { context: own, place: Place { slot: 0, generation: 0 } };
+    // Names are drawn at random, so that beside a context's are others than beside another's.
+    let from_own = all.range(first..).chain(all.range(..first)).take(CHOICES_MOST);
+    let weight = |id: &ResourceId| {
+        let mut hasher = DefaultHasher::new();
+        (own, id).hash(&mut hasher);
+        hasher.finish()
+    };
+    from_own
+        .map(|(id, record)| (record.home.node == node, weight(id), *id))
+        .max()
+        .map(|best| best.2)
 }
 
 /// What happens to resources that are watched. Holds its context, as resources do.
@@ -432,5 +456,50 @@ impl Worker {
     fn run(&self, core: &Core) {
         let stopped = || self.stopped.load(SeqCst);
         core.work_until(stopped, |parker| *lock(&self.parker) = Some(parker.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attributes::Attributes;
+    use crate::carriers::Carriers;
+    use crate::door::Callers;
+    use crate::frame;
+    use std::collections::BTreeSet;
+
+    /// A server on each of these nodes, as they are told.
+    fn servers(nodes: &[&str]) -> BTreeMap<ResourceId, Record> {
+        let server = |(number, node): (u64, &&str)| {
+            let (context, place) = (ContextId::new(number << 60), Place { slot: 1, generation: 0 });
+            let (id, attributes) = (ResourceId { context, place }, Attributes::new());
+            let (owner, callers, speaks) = (0, Callers::SameUser, frame::VERSION);
+            let (node, addresses, carriers) = ((*node).into(), Vec::new(), Carriers::default());
+            let home =
+                ContextInfo { id: context, node, owner, callers, addresses, carriers, speaks };
+            (id, Record { id, attributes, home: home.into() })
+        };
+        (1..).zip(nodes).map(server).collect()
+    }
+
+    #[test]
+    fn what_is_chosen_is_of_the_own_node_and_else_not_the_same_for_all() {
+        let all = servers(&["n1", "n2", "n3", "n2"]);
+        let by = |own: u64, node, all| chosen(ContextId::new(own), node, all).unwrap();
+        let node_of = |id| all[&id].home.node.clone();
+        assert!((0..100).all(|own| node_of(by(own, "n3", &all)) == "n3"));
+        let of_n2: BTreeSet<_> = (0..100).map(|own| by(own, "n2", &all)).collect();
+        assert_eq!(of_n2.len(), 2, "there are two");
+        let shares = (0..1000).fold(BTreeMap::new(), |mut shares, own| {
+            *shares.entry(by(own, "n9", &all)).or_insert(0) += 1;
+            shares
+        });
+        assert!(shares.len() == 4 && shares.values().all(|share| *share > 150), "{shares:?}");
+        // Whoever has chosen one that stays keeps it, whichever others go.
+        let (mut fewer, own) = (all.clone(), 7);
+        let kept = by(own, "n9", &all);
+        fewer.retain(|id, _| *id == kept || id.context.number() >> 60 > 1);
+        assert_eq!(by(own, "n9", &fewer), kept);
+        assert_eq!(chosen(ContextId::new(own), "n9", &BTreeMap::new()), None);
     }
 }
