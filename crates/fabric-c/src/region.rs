@@ -4,7 +4,7 @@ use crate::arguments::{attributes, borrowed, bytes, is_so, output, write_if_want
 use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
 use crate::records::{Records, at};
 use crate::types::{Attribute, Id, LayoutFields, ReadingFields};
-use fabric::region::{AnsweredBy, Layout, Reader, Region};
+use fabric::region::{AnsweredBy, CELL, Layout, Reader, Region};
 use fabric::{Context, FindError};
 use std::ffi::{c_int, c_void};
 
@@ -162,12 +162,19 @@ pub unsafe extern "C" fn ktf_reader_read(
         }
         // What is read goes there when it is whole: until then the caller's bytes, which may be
         // anything, are not looked at.
-        let mut bytes = vec![0; reader.layout().bytes() as usize];
+        let (mut cell, mut longer) = ([0; CELL], Vec::new());
+        let bytes = match reader.layout().bytes() as usize {
+            short @ ..=CELL => &mut cell[..short],
+            long => {
+                longer.resize(long, 0);
+                &mut longer[..]
+            }
+        };
         if length != bytes.len() {
             let text = format!("length is {length}: records of this region have {}", bytes.len());
             return Err(Failure::invalid(text));
         }
-        let read = reader.read(record, &mut bytes)?;
+        let read = reader.read(record, bytes)?;
         let by = code(read.by);
         let (sequence, counter) = (read.sequence, read.counter);
         // SAFETY: as the header says; the length was compared.
