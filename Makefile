@@ -216,9 +216,9 @@ uninstall: ## Remove what `make install` and `make install-fabric` have installe
 deb: build ## A Debian package of what `make install` and `make install-fabric` install, in OUT
 	CARGO='$(CARGO)' scripts/deb $(BUILT) $(OUT)
 
-install-fabric: build ## Install libkeeptime_fabric, its header and manual pages, and the daemon (PREFIX=/usr/local, FEATURES=)
+install-fabric: build ## Install libkeeptime_fabric, its header, manual pages and examples, and the daemon (PREFIX=/usr/local, FEATURES=)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig \
-	        $(SHARE)/man/man1 $(SHARE)/man/man3 $(SHARE)/man/man7
+	        $(SHARE)/man/man1 $(SHARE)/man/man3 $(SHARE)/man/man7 $(SHARE)/doc/keeptime/examples
 	install $(BUILT)/keeptime-fabricd $(DESTDIR)$(PREFIX)/bin
 	install -m 644 crates/fabric-c/include/keeptime_fabric.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(BUILT)/libkeeptime_fabric_c.a $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.a
@@ -231,6 +231,7 @@ install-fabric: build ## Install libkeeptime_fabric, its header and manual pages
 	install -m 644 crates/fabricd/man/*.1 $(SHARE)/man/man1
 	install -m 644 crates/fabric-c/man/*.3 $(SHARE)/man/man3
 	install -m 644 crates/fabric-c/man/*.7 $(SHARE)/man/man7
+	install -m 644 crates/fabric-c/examples/*.c $(SHARE)/doc/keeptime/examples
 
 clean:
 	$(CARGO) clean

@@ -167,6 +167,7 @@ fn a_debian_package_has_what_is_installed_and_clears_the_host() {
         "/keeptime-agent.service",
         "/man1/keeptime-run.1.gz",
         "/man1/keeptime-fabricd.1.gz",
+        "/doc/keeptime/examples/ktf_ping.c",
     ] {
         assert!(contents.contains(file), "{file}: {contents}");
     }

@@ -312,8 +312,9 @@ void ktf_resource_drop(ktf_resource *resource);
 ktf_result ktf_resource_find_only(const ktf_context *context, const ktf_attribute *attributes,
 				 size_t count, int64_t timeout, ktf_id *id);
 
-/* Finds any one of the resources that have all of these attributes. Waits for one to appear, for at
- * most timeout. A daemon that does not answer is KTF_NO_DAEMON by the end of timeout, but not before
+/* Finds any one of the resources that have all of these attributes: of several one on the own node, if
+ * there is one. Among equals contexts choose differently, each the same as long as it is there. Waits
+ * for one to appear, for at most timeout. A daemon that does not answer is KTF_NO_DAEMON by the end of timeout, but not before
  * 1 s and not after 10 s. KTF_NOT_FOUND, KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
 ktf_result ktf_resource_find_any(const ktf_context *context, const ktf_attribute *attributes,
 				 size_t count, int64_t timeout, ktf_id *id);

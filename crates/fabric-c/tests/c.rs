@@ -11,6 +11,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 const HEADER: &str = include_str!("../include/keeptime_fabric.h");
 const STRICT: [&str; 6] = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g"];
@@ -97,18 +98,57 @@ fn no_memory_is_lost_or_used_wrongly() {
     runs(command, "all is well");
 }
 
+/// The examples of which one process is there for another.
 #[test]
-fn the_example_runs() {
-    let name = format!("c-example-{}", std::process::id());
+fn the_examples_of_two_processes_run() {
+    for (example, first, says) in [
+        ("ktf_ping", "answer", "round trip 9"),
+        ("ktf_region", "publish", "in memory\n0 have read it before"),
+    ] {
+        let name = format!("c-{example}-{}", std::process::id());
+        let _daemon = daemon(&name);
+        let program = compiled(&format!("examples/{example}.c"), example, &[]);
+        let mut offering = Command::new(&program);
+        offering.arg(first).env("KEEPTIME_FABRIC", &name).env("LD_LIBRARY_PATH", library());
+        let mut offering = offering.spawn().unwrap();
+        let mut command = Command::new(&program);
+        command.env("KEEPTIME_FABRIC", &name);
+        runs(command, says);
+        assert!(offering.wait().unwrap().success());
+    }
+}
+
+/// Goal: a server goes on when a client has not waited for its answer. Method: one that asks and is gone, and then one that asks
+/// as often as is answered.
+#[test]
+fn the_example_answers_whoever_has_gone_before() {
+    let name = format!("c-gone-{}", std::process::id());
     let _daemon = daemon(&name);
-    let program = compiled("examples/ktf_ping.c", "ktf_ping", &[]);
+    let program = compiled("examples/ktf_ping.c", "ktf_ping-gone", &[]);
     let mut answering = Command::new(&program);
     answering.arg("answer").env("KEEPTIME_FABRIC", &name).env("LD_LIBRARY_PATH", library());
     let mut answering = answering.spawn().unwrap();
+    let mut config = fabric::Config::default();
+    config.directory.clone_from(&name);
+    let context = fabric::Context::open(config).unwrap();
+    let query = fabric::attrs! { "example" => "ktf_ping", "role" => "answers" };
+    let peer = context.find(query).one_of_any_within(Duration::from_secs(10)).unwrap();
+    let gone = context.register(fabric::attrs! {}).unwrap();
+    gone.send(peer, fabric::Tag(1), &[]).unwrap();
+    drop((gone, context));
     let mut command = Command::new(&program);
     command.env("KEEPTIME_FABRIC", &name);
-    runs(command, "round trip");
+    runs(command, "round trip 9");
     assert!(answering.wait().unwrap().success());
+}
+
+#[test]
+fn the_example_of_watching_runs() {
+    let name = format!("c-watching-{}", std::process::id());
+    let _daemon = daemon(&name);
+    let mut command = Command::new(compiled("examples/ktf_watch.c", "ktf_watch", &[]));
+    command.env("KEEPTIME_FABRIC", &name);
+    runs(command, " has disappeared");
 }
 
 /// The sum says that the reader has seen every buffer as it was when it was given.

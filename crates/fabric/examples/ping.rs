@@ -6,7 +6,7 @@
 //! cargo run --release --example ping
 //! ```
 
-use keeptime_fabric::{Config, Context, Match, Tag, attrs};
+use keeptime_fabric::{Config, Context, Match, RecvError, Tag, attrs};
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -25,8 +25,13 @@ fn run() -> Result<(), Box<dyn Error>> {
     if std::env::args().nth(1).as_deref() == Some("answer") {
         let resource = context.register(attrs! { "example" => "ping", "role" => "answers" })?;
         loop {
-            let question = resource.recv(Match::tag(ASK.0))?;
-            resource.send(question.from, Tag(ANSWER), question.data)?;
+            match resource.recv(Match::tag(ASK.0)) {
+                // Whoever does not take an answer at once, or is gone, is not waited for.
+                Ok(question) => drop(resource.try_send(question.from, Tag(ANSWER), question.data)),
+                // An answer that did not arrive: whoever asked has gone meanwhile.
+                Err(RecvError::Undelivered(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
     }
     let own = context.register(attrs! { "example" => "ping", "role" => "asks" })?;
