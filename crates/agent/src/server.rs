@@ -17,6 +17,7 @@ use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_mpiqos::wire::{Answer, RankAnswer, Report};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, BufReader};
 use std::num::NonZero;
@@ -187,7 +188,7 @@ fn converse<E: Enforcer>(
 ) -> io::Result<()> {
     let process = getsockopt(&stream, PeerCredentials)?.pid();
     let visit = lock(agent).programs().visit();
-    let mut lasting = Lasting { agent, visit: &visit, started: Vec::new() };
+    let mut lasting = Lasting { agent, visit: &visit, started: BTreeSet::new() };
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Line::default();
@@ -267,7 +268,8 @@ fn answer_rank<E: Enforcer>(
 struct Lasting<'a, E: Enforcer> {
     agent: &'a Mutex<Agent<E>>,
     visit: &'a Visit,
-    started: Vec<(Name, Started)>,
+    /// Each once, however often it is asked for.
+    started: BTreeSet<(Name, Started)>,
 }
 
 impl<E: Enforcer> Lasting<'_, E> {
@@ -332,6 +334,7 @@ mod tests {
     use nix::sys::signal::Signal;
     use serde_json::json;
     use std::io::{BufRead, Write};
+    use std::net::Shutdown;
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, Stdio};
     use tempfile::TempDir;
@@ -540,6 +543,33 @@ mod tests {
         let (answer, while_there) = answer_and(&agent, &restrain, restraint);
         assert_eq!((answer, while_there), (Response::Done, Some(cpu_ppm)));
         assert_eq!(restraint(), None);
+    }
+
+    // Goal: a user who says the same again and again fills no memory, and keeps nobody waiting at the end. Method: a command that
+    // is started often on one connection, which is hung up.
+    #[test]
+    fn a_command_that_is_started_again_is_held_and_ended_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(&directory.path().join("assignments.json"));
+        let (kernel, node) = (FakeKernel::default(), "n1".parse().unwrap());
+        let ended = Arc::clone(&kernel.4);
+        let mut agent = Agent::start(node, capacity(), store, kernel, now()).unwrap();
+        let until = now().saturating_add(Nanos::from_secs(3_600));
+        let assigned = Assignment::new(job(), CpuPpm::from_percent(10), until);
+        let assigned = agent.answer(Request::Enforce(assigned), &Requester::Trusted, now());
+        assert_eq!(assigned, Response::Done);
+        let (agent, (ours, theirs)) = (Mutex::new(agent), UnixStream::pair().unwrap());
+        thread::scope(|scope| {
+            scope.spawn(|| converse(&agent, theirs, &Requester::Trusted, &Room::default()));
+            let mut reader = BufReader::new(&ours);
+            for _ in 0..3 {
+                lines::say(&mut &ours, &Request::Start { job: job() }).unwrap();
+                let answer = lines::hear::<Response>(&mut reader, REQUEST_BYTES_MAX).unwrap();
+                assert!(matches!(answer, Response::Started(_)), "{answer:?}");
+            }
+            ours.shutdown(Shutdown::Both).unwrap();
+        });
+        assert_eq!(lock(&ended).len(), 1);
     }
 
     /// How long [`impatient`] lets its other end be silent.

@@ -19,10 +19,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A command of a job, with all that it started since.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Started {
     /// Where its group is, from the job's on.
     path: PathBuf,
+}
+
+impl Started {
+    /// What this process begins that no other command has started.
+    pub fn by(process: Identity) -> Self {
+        Self { path: name_of(process).into() }
+    }
 }
 
 impl Group {

@@ -5,24 +5,28 @@ use crate::book::Capacity;
 use crate::enforcer::{BindError, BoxedError, Enforcer, Failures, Scope};
 use crate::store::Store;
 use crate::wire::JobStatus;
+use keeptime_linux::process::Identity;
 use keeptime_linux::started::Started;
+use keeptime_locks::lock;
 use keeptime_model::assignment::Assignment;
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::name::Name;
 use keeptime_model::units::{BitsPerSecond, CpuPpm, WallTime};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 /// A kernel that holds a set of jobs, goes no further at one whose name starts with `bad`, panics at one whose name starts
 /// with `bug`, leaves out those whose names start with `odd`, and does not agree to those whose names start with `late` once
-/// something was bound to them; what was bound to which job for whom; how often it was measured; and how often it was looked at
-/// what it has of a job.
+/// something was bound to them; what was bound to which job for whom; how often it was measured; how often it was looked at
+/// what it has of a job; and which commands were ended, one by one.
 #[derive(Debug, Default)]
 pub(crate) struct FakeKernel(
     pub(super) BTreeMap<Name, Assignment>,
     pub(super) Vec<(Name, Vec<u32>, Option<u32>)>,
     pub(super) usize,
     pub(super) usize,
+    pub(crate) Arc<Mutex<Vec<Started>>>,
 );
 
 impl Enforcer for FakeKernel {
@@ -69,7 +73,13 @@ impl Enforcer for FakeKernel {
         process: i32,
         user: Option<u32>,
     ) -> Result<Option<Started>, BindError> {
-        self.bind(job, &[process as u32], user).map(|()| None)
+        self.bind(job, &[process as u32], user)?;
+        Ok(Some(Started::by(Identity { pid: process, start: 0 })))
+    }
+
+    fn end(&mut self, _job: &Name, command: &Started) -> Result<(), BoxedError> {
+        lock(&self.4).push(command.clone());
+        Ok(())
     }
 
     fn bind_flow(
