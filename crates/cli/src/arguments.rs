@@ -721,7 +721,7 @@ impl ProgramArguments {
 }
 
 /// Requests are sent at their times, whether earlier ones were answered or not; their times count from
-/// when they were meant to be sent. No request is ever sent twice.
+/// when they were meant to be sent. No request is ever sent twice. Exit code 2 where none was answered.
 #[derive(Debug, Args)]
 pub struct LoadArguments {
     /// Sites, as in http://10.0.0.1:80/page; {} in a path stands for a file's rank (see --files)

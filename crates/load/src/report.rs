@@ -180,6 +180,11 @@ impl Counts {
     pub fn lost(&self) -> u64 {
         self.broken + self.timed_out + self.malformed + self.refused.values().sum::<u64>()
     }
+
+    /// Whether there were requests, and no answer of any status.
+    pub fn are_unanswered(&self) -> bool {
+        self.intended > 0 && self.answered == 0 && self.refused.is_empty()
+    }
 }
 
 impl Quantiles {
@@ -284,6 +289,17 @@ mod tests {
         assert_eq!(report.all.lateness.unwrap().max_nanos, Nanos::from_millis(2));
         assert_eq!(report.length_nanos, Nanos::from_millis(30));
         assert_eq!(report.all.per_second, 1.0 / 0.03);
+    }
+
+    #[test]
+    fn requests_without_any_answer_are_told_apart_from_those_that_were_refused() {
+        let mut tally = Tally::default();
+        assert!(!of_one_site(tally.clone()).all.counts.are_unanswered(), "there were none");
+        for (result, is_answered) in [(Err(Failure::TimedOut), false), (Ok(503), true)] {
+            tally.intend(Nanos::from_millis(10));
+            tally.count(&outcome(result, 30));
+            assert_eq!(!of_one_site(tally.clone()).all.counts.are_unanswered(), is_answered);
+        }
     }
 
     // Goal: a site that stops answering does not look as quick as it was until then. Method: one answer in the first tenth.

@@ -3,7 +3,7 @@
 use super::{Ending, print_json};
 use crate::arguments::LoadArguments;
 use crate::{files, interrupt};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use keeptime_load::run::{Plan, RunError, run as send};
 use keeptime_load::schedule::{Arrivals, parse_counts};
 use keeptime_load::target::{Method, Zipf};
@@ -36,6 +36,13 @@ pub fn run(arguments: &LoadArguments) -> Result<Ending> {
     } else {
         print!("{report}");
     }
+    let counts = &report.all.counts;
+    // Who has stopped it did not wait for one.
+    ensure!(
+        !counts.are_unanswered() || interrupt::stopped(),
+        "none of {} requests was answered",
+        counts.intended
+    );
     Ok(Ending::Done)
 }
 
