@@ -205,3 +205,25 @@ fn warn_of_end(validity: Validity, now: WallTime) {
         tracing::warn!("the broker's certificate expires at {until}: renew it");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_credentials::tokens::RANDOM_BYTES;
+
+    // Goal: who came with a token does not stay when that is revoked or over. Method: one that is good until a moment, just before it
+    // and then, and after it was revoked.
+    #[test]
+    fn what_was_shown_is_good_until_its_token_is_revoked_or_expires() {
+        let (mut tokens, at) = (Tokens::default(), WallTime::from_unix_nanos);
+        let until = Some(at(9));
+        let token = tokens.add("ada".parse().unwrap(), until, &[7; RANDOM_BYTES]).unwrap();
+        let shown = Shown::default();
+        let is_good = |tokens: &Tokens, now| shown.check(None, tokens, at(now)).is_ok();
+        assert!(is_good(&tokens, 9), "no request has shown it yet");
+        shown.set_token(token.id().clone());
+        assert_eq!([8, 9].map(|now| is_good(&tokens, now)), [true, false]);
+        tokens.revoke(token.id());
+        assert!(!is_good(&tokens, 8));
+    }
+}
