@@ -111,6 +111,18 @@ impl Group {
         }
     }
 
+    /// The name of the group right inside of this one that a process is in, in the hierarchy of version 2; nothing if it is in
+    /// none, or has ended.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn child_with(&self, pid: i32) -> Result<Option<String>, CgroupError> {
+        match Origin::of(pid) {
+            Err(error) if error.is_away() => Ok(None),
+            origin => Ok(origin?.inside(self.path(), "").map(str::to_owned)),
+        }
+    }
+
     /// The first limit that what is in the group `path` of version 2 has by groups that this one is not in: its file.
     pub fn limit_left(&self, path: &str) -> Option<PathBuf> {
         let version_2 = self.hierarchies().iter().find(|h| h.controller().is_none())?;
@@ -526,6 +538,12 @@ mod tests {
             assert_eq!((name(path), is_here(path)), (None, false));
         }
         assert_eq!(Origin("2:cpu:/keeptime/n1/r1\n".into()).below(group), None);
+        let job = |path: &str| at(path).inside(Path::new("keeptime/n1"), "").map(str::to_owned);
+        assert_eq!(job("/keeptime/n1/r1/_command.0").as_deref(), Some("r1"));
+        assert_eq!(
+            ["/keeptime/n1", "/keeptime/n12/r1", "/own/keeptime/n1/r1"].map(job),
+            [const { None }; 3]
+        );
     }
 
     proptest! {

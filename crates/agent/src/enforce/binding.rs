@@ -104,7 +104,6 @@ impl Kernel {
         numbers: &[u32],
         user: Option<u32>,
     ) -> Result<Vec<Identity>, BindError> {
-        let jobs = self.jobs_by_process().map_err(failed)?;
         let mut found = Vec::new();
         for number in numbers {
             let refuse = |why: String| Err(BindError::Refused(format!("process {number} {why}")));
@@ -126,7 +125,7 @@ impl Kernel {
                      whether it may"
                 ));
             }
-            if let Some(other) = jobs.get(&pid).filter(|other| *other != job) {
+            if let Some(other) = self.job_with(pid).map_err(failed)?.filter(|other| other != job) {
                 return refuse(format!("belongs to job {other}"));
             }
             found.push(identity);
@@ -148,20 +147,10 @@ impl Kernel {
         Some((limit.display().to_string(), "leaves_limits"))
     }
 
-    /// The job of this node that a process belongs to.
+    /// The job of this node that a process belongs to. Anybody may have that looked up: it takes the same however many jobs and
+    /// processes there are.
     pub(super) fn job_with(&self, pid: i32) -> Result<Option<Name>, CgroupError> {
-        Ok(self.jobs_by_process()?.remove(&pid))
-    }
-
-    /// The jobs of this node's processes that belong to one.
-    fn jobs_by_process(&self) -> Result<BTreeMap<i32, Name>, CgroupError> {
-        let mut jobs = BTreeMap::new();
-        for name in self.group.children()? {
-            let Ok(job) = name.parse::<Name>() else { continue };
-            let pids = self.group.child(&name)?.pids()?;
-            jobs.extend(pids.into_iter().map(|pid| (pid, job.clone())));
-        }
-        Ok(jobs)
+        Ok(self.group.child_with(pid)?.and_then(|name| name.parse().ok()))
     }
 
     /// Counts sockets to a job: all to whose destination it has a flow, or none. The others are there for a flow that it
