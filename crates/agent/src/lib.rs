@@ -16,7 +16,7 @@
 //!   each of those has who come;
 //! * [`lines`]: lines of a bounded length, as all of these say them;
 //! * [`link`]: the connection to the broker; [`dial`]: where that is, and how it is reached;
-//! * [`programs`]: what MPI programs ask for, on its way there and back.
+//! * [`programs`]: what MPI programs ask for, on its way there and back; `pace`: how much of it at a time (pure).
 #![forbid(unsafe_code)]
 
 pub mod agent;
@@ -32,6 +32,7 @@ pub mod enforce;
 pub mod enforcer;
 pub mod lines;
 pub mod link;
+mod pace;
 pub mod programs;
 mod room;
 pub mod seats;

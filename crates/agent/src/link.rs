@@ -200,7 +200,7 @@ impl Wait {
 /// One connection.
 struct Link<'a, E> {
     agent: &'a Mutex<Agent<E>>,
-    programs: &'a Programs,
+    programs: &'a Arc<Programs>,
     dialer: &'a mut Dialer,
     scope: Option<&'a Scope>,
     was_welcome: bool,
@@ -220,7 +220,7 @@ impl<E: Enforcer> Link<'_, E> {
         };
         self.was_welcome = true;
         tracing::info!("connected to the broker at {}", self.dialer.broker());
-        self.programs.connected(out.clone());
+        self.programs.connected(out.clone())?;
         let beat = Duration::from_nanos(lease.get() / BEATS).max(Duration::from_millis(1));
         reader.stream.get_ref().set_patience(beat)?;
         loop {

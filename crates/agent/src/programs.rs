@@ -1,16 +1,22 @@
 //! What the MPI programs of this node ask for, on its way to the broker and back. A rank is known by
 //! its connection: when that ends, so does all that it asked for.
+//!
+//! A short word of one rank changes a line that says what all ranks of its job ask for. One thread tells the broker, and always
+//! the newest: at once, or when the job has told so much that it is to pause.
 
 mod fitted;
 
 use crate::link::{FromAgent, Outgoing};
+use crate::pace::Pace;
 use fitted::Fitted;
+use keeptime_linux::vital;
 use keeptime_locks::{lock, unpoisoned};
 use keeptime_model::name::Name;
 use keeptime_model::units::WallTime;
 use keeptime_mpiqos::wire::{Answer, AskState, Progress, RankAnswer, RankState};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -19,6 +25,12 @@ use std::time::{Duration, Instant};
 /// The broker records, asks every node of the job and answers within this time, or the rank is told
 /// to ask again.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// Of one job the broker is told so much a second for as long as it changes, and a second's worth at once. The longest line has its turn
+/// again within [`ANSWER_WITHIN`].
+const TOLD_BYTES_PER_SECOND: u64 = 4 << 20;
+/// A line counts for so much at the least, since the broker looks at all of the job for each: 256 a second, more than a rank can set
+/// attributes one after the other.
+const LINE_BYTES_MIN: u64 = 16 << 10;
 
 /// All ranks that are connected.
 #[derive(Debug)]
@@ -26,11 +38,12 @@ pub struct Programs {
     /// How long a rank waits for the broker.
     patience: Duration,
     connections: AtomicU64,
-    /// Held also while the broker is told something, which may take as long as that takes to read it.
     state: Mutex<State>,
     /// How far ranks are, by the numbers of their connections: apart, since that is asked for while this node is enforced.
     courses: Mutex<BTreeMap<u64, Course>>,
     answered: Condvar,
+    /// That the broker is to be told something, or is another one.
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -42,14 +55,15 @@ struct State {
     broker: Broker,
 }
 
-/// The way to the broker.
-#[derive(Debug, Default)]
+/// Whether the broker is there.
+#[derive(Debug, Default, PartialEq, Eq)]
 enum Broker {
     /// This agent has none.
     #[default]
     None,
     Away,
-    Connected(Outgoing),
+    /// By the connection of this number.
+    Connected(u64),
 }
 
 #[derive(Debug)]
@@ -60,12 +74,16 @@ struct Seat {
     bytes: usize,
 }
 
-/// What was said to the broker of one job, and answered.
+/// What is said to the broker of one job, and answered.
 #[derive(Debug, Default)]
 struct Talk {
     said: u64,
+    /// Of that, the first that the broker was not told yet, nor anything later.
+    untold: Option<u64>,
     answered: u64,
     answers: BTreeMap<u32, RankAnswer>,
+    /// Of what it is told.
+    pace: Pace,
 }
 
 /// How far one rank of a job was at its last two reports.
@@ -102,8 +120,8 @@ pub struct Visit {
 
 impl Default for Programs {
     fn default() -> Self {
-        let (connections, state, courses, answered) = Default::default();
-        Self { patience: ANSWER_WITHIN, connections, state, courses, answered }
+        let (connections, state, courses, answered, changed) = Default::default();
+        Self { patience: ANSWER_WITHIN, connections, state, courses, answered, changed }
     }
 }
 
@@ -119,20 +137,58 @@ impl Programs {
         lock(&self.state).broker = Broker::Away;
     }
 
-    /// The broker is there: it is told all that is asked for.
-    pub(crate) fn connected(&self, broker: Outgoing) {
-        let mut state = lock(&self.state);
-        state.broker = Broker::Connected(broker);
-        let jobs: BTreeSet<_> = state.ranks.values().map(|seat| seat.job.clone()).collect();
-        for job in &jobs {
-            state.say(job);
-        }
+    /// The broker is there: it is told all that is asked for, and what changes of that until it is away.
+    ///
+    /// # Errors
+    /// If there can be no thread that does so.
+    pub(crate) fn connected(self: &Arc<Self>, broker: Outgoing) -> io::Result<()> {
+        let connection = lock(&self.state).connect();
+        let programs = Arc::clone(self);
+        // Without it ranks would wait for answers that never come.
+        vital::spawn("programs", move || programs.tell(&broker, connection)).map(drop)
     }
 
     /// The broker went away.
     pub(crate) fn disconnected(&self) {
-        lock(&self.state).broker = Broker::Away;
+        let mut state = lock(&self.state);
+        state.broker = Broker::Away;
+        state.forget(Instant::now());
         self.answered.notify_all();
+        self.changed.notify_all();
+    }
+
+    /// Tells the broker what has changed as long as this connection lasts. Ranks and others go on meanwhile, however long it
+    /// takes the broker to read it.
+    fn tell(&self, broker: &Outgoing, connection: u64) {
+        let mut state = lock(&self.state);
+        while state.broker == Broker::Connected(connection) {
+            let now = Instant::now();
+            match state.next(now) {
+                None => state = unpoisoned(self.changed.wait(state)),
+                Some((pause, job)) if pause.is_zero() => {
+                    let told = state.take(job, now);
+                    drop(state);
+                    // One that cannot be written to is about to be found away.
+                    let _ = broker.say(&told);
+                    state = lock(&self.state);
+                }
+                Some((pause, _)) => {
+                    state = unpoisoned(self.changed.wait_timeout(state, pause)).0;
+                }
+            }
+        }
+    }
+
+    /// What ranks ask for of a job has changed. The number under which that is answered.
+    fn change(&self, state: &mut State, job: &Name) -> u64 {
+        self.changed.notify_all();
+        state.say(job)
+    }
+
+    /// A rank asks for nothing more of a job.
+    fn leave(&self, state: &mut State, job: &Name) {
+        self.change(state, job);
+        state.forget(Instant::now());
     }
 
     /// The broker's answer to what was said under `number`.
@@ -175,11 +231,11 @@ impl Visit {
         let all = |answer| RankAnswer::all(asks, &answer);
         let before = state.ranks.insert(self.number, seat);
         if let Some(former) = before.as_ref().filter(|former| former.job != job) {
-            state.leave(&former.job);
+            self.programs.leave(&mut state, &former.job);
         }
         let is_known = before.is_some_and(|before| state.ranks[&self.number].is(&before))
             && state.talks.get(&job).is_some_and(|talk| talk.has_decided(number));
-        let said = if is_known { 0 } else { state.say(&job) };
+        let said = if is_known { 0 } else { self.programs.change(&mut state, &job) };
         let deadline = Instant::now() + self.programs.patience;
         loop {
             let talk = state.talks.get(&job);
@@ -229,7 +285,7 @@ impl Drop for Visit {
         lock(&self.programs.courses).remove(&self.number);
         let mut state = lock(&self.programs.state);
         let Some(seat) = state.ranks.remove(&self.number) else { return };
-        state.leave(&seat.job);
+        self.programs.leave(&mut state, &seat.job);
     }
 }
 
@@ -243,25 +299,54 @@ impl State {
         Fitted::beside(others, former.map_or(&[], |seat| &seat.rank.asks), rank)
     }
 
-    /// A rank asks for nothing more of a job.
-    fn leave(&mut self, job: &Name) {
-        self.say(job);
-        if !self.ranks.values().any(|other| other.job == *job) {
-            self.talks.remove(job);
+    /// A broker is there that was told nothing yet. The number of the connection.
+    fn connect(&mut self) -> u64 {
+        let jobs: BTreeSet<_> = self.ranks.values().map(|seat| seat.job.clone()).collect();
+        for job in &jobs {
+            self.say(job);
         }
+        self.said += 1;
+        self.broker = Broker::Connected(self.said);
+        self.said
     }
 
-    /// Tells the broker all that ranks of a job ask for here. The number under which it answers.
+    /// The broker is to be told all that ranks of a job ask for here. The number under which it answers.
     fn say(&mut self, job: &Name) -> u64 {
         self.said += 1;
-        let number = self.said;
-        self.talks.entry(job.clone()).or_default().said = number;
-        if let Broker::Connected(broker) = &self.broker {
-            let (job, ranks) = (job.clone(), self.ranks_of(job));
-            // One that cannot be written to is about to be found away.
-            let _ = broker.say(&FromAgent::Programs { number, job, ranks });
-        }
-        number
+        let talk = self.talks.entry(job.clone()).or_default();
+        talk.said = self.said;
+        talk.untold.get_or_insert(self.said);
+        self.said
+    }
+
+    /// Of which job the broker is to be told next, and in how long: of those that need not pause, the one that has changed first.
+    fn next(&self, now: Instant) -> Option<(Duration, Name)> {
+        let turn = |(job, talk): (_, &Talk)| Some((talk.pace.wait(now), talk.untold?, job));
+        let next = self.talks.iter().filter_map(turn).min();
+        next.map(|(pause, _, job): (_, _, &Name)| (pause, job.clone()))
+    }
+
+    /// What the broker is told of a job now.
+    fn take(&mut self, job: Name, now: Instant) -> FromAgent {
+        let of_job = self.ranks.values().filter(|seat| seat.job == job);
+        let bytes = of_job.map(|seat| seat.bytes as u64).sum::<u64>().max(LINE_BYTES_MIN);
+        let ranks = self.ranks_of(&job);
+        let talk = self.talks.entry(job.clone()).or_default();
+        talk.untold = None;
+        talk.pace.spend(now, Duration::from_micros(1_000_000 * bytes / TOLD_BYTES_PER_SECOND));
+        let number = talk.said;
+        self.forget(now);
+        FromAgent::Programs { number, job, ranks }
+    }
+
+    /// Forgets jobs without ranks, unless the broker is still to be told that, or to pause.
+    fn forget(&mut self, now: Instant) {
+        let jobs: BTreeSet<_> = self.ranks.values().map(|seat| &seat.job).collect();
+        let is_connected = matches!(self.broker, Broker::Connected(_));
+        self.talks.retain(|job, talk| {
+            let is_to_be_told = is_connected && talk.untold.is_some();
+            jobs.contains(job) || is_to_be_told || !talk.pace.is_fresh(now)
+        });
     }
 
     /// All that ranks of a job ask for here: megabytes, where they have talked to many.
@@ -319,7 +404,7 @@ mod tests {
     use crate::link::LINE_BYTES_MAX;
     use keeptime_model::units::Nanos;
     use keeptime_mpiqos::wire::Ask;
-    use std::io::{BufRead, BufReader};
+    use std::io::{BufRead, BufReader, Read};
     use std::net::Ipv4Addr;
     use std::os::unix::net::UnixStream;
 
@@ -377,7 +462,7 @@ mod tests {
     fn a_rank_waits_for_the_broker_for_so_long_and_is_told_to_ask_again() {
         let programs = patient(Duration::ZERO);
         let (ours, theirs) = UnixStream::pair().unwrap();
-        programs.connected(Outgoing::of(Box::new(ours)));
+        programs.connected(Outgoing::of(Box::new(ours))).unwrap();
         let visit = programs.visit();
         let answer = visit.report(job(), rank(0));
         assert_eq!(answer.answers[0].state, AskState::Waiting);
@@ -396,7 +481,7 @@ mod tests {
         // Said before the broker was there: it hears when it comes.
         programs.expect_broker();
         first.report(job(), rank(0));
-        programs.connected(Outgoing::of(Box::new(ours)));
+        programs.connected(Outgoing::of(Box::new(ours))).unwrap();
         assert_eq!(grant_next(&programs, &mut lines), 1);
         assert_eq!(first.report(job(), rank(0)).answers[0].state, AskState::Granted);
         std::thread::scope(|scope| {
@@ -417,7 +502,7 @@ mod tests {
         let programs = Arc::new(Programs::default());
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut lines = BufReader::new(theirs);
-        programs.connected(Outgoing::of(Box::new(ours)));
+        programs.connected(Outgoing::of(Box::new(ours))).unwrap();
         let (asking, quiet) = (programs.visit(), programs.visit());
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| asking.report(job(), rank(0)));
@@ -439,7 +524,7 @@ mod tests {
         let programs = Arc::new(Programs::default());
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut lines = BufReader::new(theirs);
-        programs.connected(Outgoing::of(Box::new(ours)));
+        programs.connected(Outgoing::of(Box::new(ours))).unwrap();
         let (visit, other) = (programs.visit(), "r2".parse::<Name>().unwrap());
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| visit.report(job(), rank(0)));
@@ -469,7 +554,7 @@ mod tests {
         let mut other = rank(0).asks.remove(0);
         other.communicator.index = 1;
         std::thread::scope(|scope| {
-            scope.spawn(|| programs.connected(Outgoing::of(Box::new(ours))));
+            programs.connected(Outgoing::of(Box::new(ours))).unwrap();
             let mut line = Vec::new();
             lines.read_until(b'\n', &mut line).unwrap();
             assert!((15 << 20..=LINE_BYTES_MAX as usize).contains(&line.len()), "{}", line.len());
@@ -488,33 +573,89 @@ mod tests {
         assert_eq!(lock(&programs.state).ranks[&1].rank.asks.len(), 2);
     }
 
-    // Goal: a broker that reads nothing keeps no node from being enforced, for which it is asked how far ranks are. Method: one whose
-    // connection is full, while a rank's report waits to be written to it.
+    // Goal: a broker that reads nothing keeps nobody here waiting, and is told the newest, and no more, as soon as it reads. Method: one
+    // whose connection is full of a long line, while ranks change what they ask for and others tell how far they are.
     #[test]
-    fn how_far_ranks_are_is_told_while_the_broker_reads_nothing() {
-        let programs = Arc::new(Programs::default());
-        programs.expect_broker();
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        programs.connected(Outgoing::of(Box::new(ours)));
+    fn what_changes_while_the_broker_reads_nothing_is_told_once() {
+        let programs = patient(Duration::ZERO);
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        programs.connected(Outgoing::of(Box::new(ours))).unwrap();
         let (visit, other) = (programs.visit(), programs.visit());
+        visit.report(job(), long(0, 58_000));
+        // It has begun.
+        theirs.read_exact(&mut [0]).unwrap();
+        let changed = |change| {
+            let mut changed = rank(1);
+            changed.asks[0].change = change;
+            changed
+        };
+        for change in 1..=100 {
+            let answer = other.report(job(), changed(change));
+            assert_eq!(answer.answers[0].state, AskState::Waiting);
+        }
         let progress = Progress { rank: 1, operations: 0, period: 0, told: 3 };
         other.progress(job(), progress, WallTime::from_unix_nanos(1));
-        std::thread::scope(|scope| {
-            let report = scope.spawn(|| visit.report(job(), long(0, 58_000)));
-            let began = Instant::now();
-            while programs.state.try_lock().is_ok() {
-                assert!(began.elapsed() < Duration::from_secs(60), "it is not written");
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            assert_eq!(programs.progress_of(&job()).unwrap().iterations, 3);
-            let next = programs.visit();
-            assert!(next.number > other.number);
-            programs.retain(|_| false);
-            assert!(!other.has_course() && !report.is_finished());
-            drop(theirs);
-            programs.disconnected();
-            drop(next);
-        });
+        assert_eq!(programs.progress_of(&job()).unwrap().iterations, 3);
+        programs.retain(|_| false);
+        assert!(!other.has_course());
+        let mut lines = BufReader::new(theirs).lines();
+        lines.next().unwrap().unwrap();
+        let line = lines.next().unwrap().unwrap();
+        let FromAgent::Programs { number, ranks, .. } = serde_json::from_str(&line).unwrap() else {
+            panic!("{line}")
+        };
+        assert_eq!(ranks, [long(0, 58_000), changed(100)]);
+        let state = lock(&programs.state);
+        assert_eq!((number, state.next(Instant::now())), (state.said, None));
+    }
+
+    /// What the broker is told of the jobs whose turn it is at one moment, in bytes and by their names.
+    fn told(state: &mut State, at: Instant) -> Vec<(usize, String)> {
+        let mut lines = Vec::new();
+        while lines.len() < 1_000
+            && let Some((Duration::ZERO, next)) = state.next(at)
+        {
+            let line = serde_json::to_vec(&state.take(next.clone(), at)).unwrap();
+            lines.push((line.len(), next.to_string()));
+            // Its ranks go on changing what they ask for.
+            state.say(&next);
+        }
+        lines
+    }
+
+    // Goal: by whatever its ranks do, a job has the broker read so much and no more, and holds up no other. Method: one that asks
+    // for 8 MiB and one that asks for little, both of which change whenever the broker has been told, and moments that pass.
+    #[test]
+    fn a_job_that_does_not_stop_changing_is_told_at_its_pace() {
+        let (mut state, at) = (State::default(), Instant::now());
+        let (large, small): (Name, Name) = (job(), "r2".parse().unwrap());
+        let seat = |job: &Name, rank: RankState| {
+            let Fitted { rank, bytes, .. } = Fitted::beside(0, &[], rank);
+            Seat { job: job.clone(), rank, bytes }
+        };
+        let ranks = (0..8).map(|number| seat(&large, long(number, 61_000)));
+        state.ranks.extend((0..).zip(ranks.chain([seat(&small, rank(0))])));
+        state.connect();
+        let first = told(&mut state, at);
+        let count = |lines: &[(usize, String)], job: &Name| {
+            lines.iter().filter(|(_, of)| of == job.as_str()).count()
+        };
+        assert_eq!((count(&first, &large), count(&first, &small)), (1, 257));
+        let mut bytes = 0;
+        for second in 1..=10 {
+            let lines = told(&mut state, at + Duration::from_secs(second));
+            assert_eq!(count(&lines, &small), 256);
+            let long = lines.iter().filter(|(_, of)| of == large.as_str());
+            bytes += long.map(|(bytes, _)| *bytes as u64).sum::<u64>();
+        }
+        // The last one may have only just begun.
+        assert!((8 << 20..=12 * TOLD_BYTES_PER_SECOND).contains(&bytes), "{bytes}");
+        // Who is gone is forgotten, when the broker has been told.
+        state.ranks.clear();
+        told(&mut state, at + Duration::from_secs(20));
+        state.broker = Broker::Away;
+        state.forget(at + Duration::from_secs(60));
+        assert!(state.talks.is_empty());
     }
 
     // Goal: a rank that has ended holds back nobody's progress. Method: the slowest of two ends.
