@@ -5,6 +5,7 @@ use crate::claim::Claim;
 use crate::clock::now;
 use crate::enforcer::{BoxedError, Enforcer};
 use crate::lines::{self, is_timeout};
+use crate::pace::Paces;
 use crate::programs::Visit;
 use crate::room::{Line, Room};
 use crate::seats::{Full, Seats};
@@ -16,17 +17,20 @@ use keeptime_locks::lock;
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_mpiqos::wire::{Answer, RankAnswer, Report};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::stat::{Mode, umask};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, BufReader};
 use std::num::NonZero;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// How often expiry is looked at and the kernel's state is compared with what was assigned.
@@ -44,6 +48,10 @@ const STRANGERS_MAX: usize = 1_024;
 /// A connection that says nothing for so long is closed, unless a command of a job lasts as long as it, or a rank has told
 /// on it how far it is.
 const IDLE_MAX: Duration = Duration::from_secs(300);
+/// An ordinary user is answered a thousand questions a second, by all connections together, and a second's worth at once: what is
+/// asked is looked at with the weight of the agent, which is greater than that of any job. The ranks of the largest node set
+/// attributes and tell how far they are within that.
+const QUESTION: Duration = Duration::from_millis(1);
 /// After a connection that could not be taken.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A command whose connection has ended is ended by so many tries, so long after each other: five seconds.
@@ -83,7 +91,7 @@ pub fn serve<E: Enforcer + 'static>(
     let trusted = Seats::new(CONNECTIONS_MAX).at_most(CONNECTIONS_MAX);
     let most = strangers(thread::available_parallelism().map_or(1, NonZero::get));
     let strangers = Seats::new(most[0]).at_most(most[1]);
-    let room = Room::default();
+    let limits = Limits::default();
     for stream in listener.incoming() {
         // The peer sees a closed connection; there is nobody else to tell.
         let Ok((stream, user)) = stream.and_then(|s| peer(&s).map(|user| (s, user))) else {
@@ -99,12 +107,13 @@ pub fn serve<E: Enforcer + 'static>(
                 continue;
             }
         };
-        let (agent, room) = (Arc::clone(agent), room.clone());
+        let (agent, limits) = (Arc::clone(agent), limits.clone());
         let conversation = move || {
             let _seat = seat;
             match requester(user) {
                 Ok(requester) => {
-                    drop(limit(&stream).and_then(|()| converse(&agent, stream, &requester, &room)));
+                    let limited = limit(&stream);
+                    drop(limited.and_then(|()| converse(&agent, stream, &requester, &limits)));
                 }
                 // Who comes again may be known then.
                 Err(error) => tracing::warn!("a user is not let in: {error}"),
@@ -114,6 +123,13 @@ pub fn serve<E: Enforcer + 'static>(
         let _ = thread::Builder::new().spawn(conversation);
     }
     Ok(())
+}
+
+/// What all connections share: how much users say and ask. Clones are the same.
+#[derive(Debug, Clone, Default)]
+struct Limits {
+    room: Room,
+    paces: Paces,
 }
 
 /// How many connections one user has at the most, and all together, where there are so many processors.
@@ -138,14 +154,24 @@ fn turn_away(mut stream: UnixStream, full: Full, [of_one, of_all]: [usize; 2]) {
 
 fn listen(socket: &Path) -> Result<UnixListener, ServeError> {
     // What stands there was left by an agent that was killed.
+    let bound = remove_left(socket).and_then(|()| bind_for_all(socket));
+    bound.map_err(|source| ServeError::Listen { socket: socket.into(), source })
+}
+
+/// Makes a socket that everybody may ask at: who may ask for what is decided by who asks; users bind processes of their own. It has
+/// this mode from the first, since others than root may own the directory, as the broker does where both are on one machine: a
+/// mode that was set behind it could be that of what they had put there meanwhile.
+fn bind_for_all(socket: &Path) -> io::Result<UnixListener> {
     let bind = || {
-        remove_left(socket)?;
-        let listener = UnixListener::bind(socket)?;
-        // Who may ask for what is decided by who asks; users bind processes of their own.
-        fs::set_permissions(socket, fs::Permissions::from_mode(0o666))?;
-        Ok(listener)
+        // What the others make has the mode that it had: from here on the mask is this thread's alone.
+        unshare(CloneFlags::CLONE_FS)?;
+        umask(Mode::from_bits_truncate(0o111));
+        UnixListener::bind(socket)
     };
-    bind().map_err(|source| ServeError::Listen { socket: socket.into(), source })
+    thread::scope(|scope| match thread::Builder::new().spawn_scoped(scope, bind)?.join() {
+        Ok(bound) => bound,
+        Err(panicked) => panic::resume_unwind(panicked),
+    })
 }
 
 /// Removes a socket at which nobody answers. Whatever else has that name is not ours.
@@ -184,7 +210,7 @@ fn converse<E: Enforcer>(
     agent: &Mutex<Agent<E>>,
     stream: UnixStream,
     requester: &Requester,
-    room: &Room,
+    limits: &Limits,
 ) -> io::Result<()> {
     let process = getsockopt(&stream, PeerCredentials)?.pid();
     let visit = lock(agent).programs().visit();
@@ -192,7 +218,7 @@ fn converse<E: Enforcer>(
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Line::default();
-        match room.go_on(requester.user_id(), &mut reader, &mut line, REQUEST_BYTES_MAX) {
+        match limits.room.go_on(requester.user_id(), &mut reader, &mut line, REQUEST_BYTES_MAX) {
             Ok(false) => return Ok(()),
             Ok(true) => {}
             // Where the next one begins nobody knows: one answer, and no more.
@@ -205,6 +231,9 @@ fn converse<E: Enforcer>(
                 true if lasting.is_wanted() || visit.has_course() => continue,
                 _ => return Err(error),
             },
+        }
+        if let Some(user) = requester.user_id() {
+            thread::sleep(limits.paces.spend(user, Instant::now(), QUESTION));
         }
         let response = match serde_json::from_slice::<Request>(&line.text) {
             Err(error) => Response::Refused { reason: format!("not a request: {error}") },
@@ -335,8 +364,10 @@ mod tests {
     use serde_json::json;
     use std::io::{BufRead, Write};
     use std::net::Shutdown;
+    use std::os::unix::fs::{PermissionsExt, symlink};
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, Stdio};
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use tempfile::TempDir;
 
     fn job() -> Name {
@@ -369,7 +400,7 @@ mod tests {
     ) -> (Response, T) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
-            scope.spawn(move || converse(agent, theirs, &Requester::Trusted, &Room::default()));
+            scope.spawn(move || converse(agent, theirs, &Requester::Trusted, &Limits::default()));
             let mut line = serde_json::to_vec(request).unwrap();
             line.push(b'\n');
             (&ours).write_all(&line).unwrap();
@@ -426,7 +457,7 @@ mod tests {
         let agent = agent(&directory);
         let (ours, theirs) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
-            scope.spawn(|| converse(&agent, theirs, &Requester::Trusted, &Room::default()));
+            scope.spawn(|| converse(&agent, theirs, &Requester::Trusted, &Limits::default()));
             let long = vec![b' '; REQUEST_BYTES_MAX as usize];
             (&ours).write_all(&long).unwrap();
             let _ = (&ours).write_all(b"\"status\"\n");
@@ -451,6 +482,34 @@ mod tests {
         fs::write(&file, "theirs").unwrap();
         assert!(matches!(listen(&file), Err(ServeError::Listen { .. })));
         assert_eq!(fs::read_to_string(&file).unwrap(), "theirs");
+    }
+
+    // Goal: whoever owns the directory of the socket has root make no other file everybody's. Method: one who puts a link to such a
+    // file where the socket was just made, again and again.
+    #[test]
+    fn everybody_may_ask_and_no_mode_is_set_of_what_came_in_the_place_of_the_socket() {
+        let directory = tempfile::tempdir().unwrap();
+        let [socket, link, secret] =
+            ["socket", "link", "secret"].map(|name| directory.path().join(name));
+        listen(&socket).unwrap();
+        assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o666);
+        fs::write(&secret, "secret").unwrap();
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Relaxed) {
+                    symlink(&secret, &link).unwrap();
+                    fs::rename(&link, &socket).unwrap();
+                }
+            });
+            for _ in 0..500 {
+                let _ = fs::remove_file(&socket);
+                let _ = listen(&socket);
+            }
+            is_done.store(true, Relaxed);
+        });
+        assert_eq!(fs::metadata(&secret).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     const DIRECTORY: &str = "KEEPTIME_TEST_AGENT";
@@ -532,6 +591,24 @@ mod tests {
         assert_eq!(all, [[64, 256], [64, 256], [192, 768], [384, 1_024], [512, 1_024]]);
     }
 
+    // Goal: what a user asks counts, on whichever connection, and nobody has an operator wait. Method: one question of each.
+    #[test]
+    fn questions_of_ordinary_users_are_counted() {
+        let directory = tempfile::tempdir().unwrap();
+        let agent = agent(&directory);
+        let ada = Requester::User { id: 7, name: "ada".parse().unwrap() };
+        for (requester, users) in [(Requester::Trusted, 0), (ada, 1)] {
+            let (limits, (ours, theirs)) = (Limits::default(), UnixStream::pair().unwrap());
+            thread::scope(|scope| {
+                scope.spawn(|| converse(&agent, theirs, &requester, &limits));
+                lines::say(&mut &ours, &Request::Status).unwrap();
+                BufReader::new(&ours).read_line(&mut String::new()).unwrap();
+                ours.shutdown(Shutdown::Both).unwrap();
+            });
+            assert_eq!(limits.paces.count(), users);
+        }
+    }
+
     // Goal: what a run was held at ends with it, however that ends, so that the next one has all that is reserved.
     #[test]
     fn a_job_is_restrained_for_as_long_as_whoever_has_asked_for_it_is_there() {
@@ -560,7 +637,7 @@ mod tests {
         assert_eq!(assigned, Response::Done);
         let (agent, (ours, theirs)) = (Mutex::new(agent), UnixStream::pair().unwrap());
         thread::scope(|scope| {
-            scope.spawn(|| converse(&agent, theirs, &Requester::Trusted, &Room::default()));
+            scope.spawn(|| converse(&agent, theirs, &Requester::Trusted, &Limits::default()));
             let mut reader = BufReader::new(&ours);
             for _ in 0..3 {
                 lines::say(&mut &ours, &Request::Start { job: job() }).unwrap();
@@ -591,7 +668,7 @@ mod tests {
         let agent = agent(&directory);
         let (ours, theirs) = impatient();
         thread::scope(|scope| {
-            scope.spawn(|| converse(&agent, theirs, &Requester::Trusted, &Room::default()));
+            scope.spawn(|| converse(&agent, theirs, &Requester::Trusted, &Limits::default()));
             let mut reader = BufReader::new(&ours);
             let mut restrain = |percent| {
                 let cpu_ppm = CpuPpm::from_percent(percent);
@@ -617,7 +694,7 @@ mod tests {
         let progress = Progress { rank: 0, operations: 7, period: 1, told: 0 };
         lines::say(&mut &ours, &Request::MpiProgress { job: Some(job()), progress }).unwrap();
         thread::scope(|scope| {
-            scope.spawn(|| converse(&agent, theirs, &Requester::Trusted, &Room::default()));
+            scope.spawn(|| converse(&agent, theirs, &Requester::Trusted, &Limits::default()));
             let mut reader = BufReader::new(&ours);
             let mut answer = String::new();
             reader.read_line(&mut answer).unwrap();
