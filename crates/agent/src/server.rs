@@ -17,16 +17,15 @@ use keeptime_locks::lock;
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_mpiqos::wire::{Answer, RankAnswer, Report};
-use nix::sched::{CloneFlags, unshare};
+use nix::fcntl::OFlag;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use nix::sys::stat::{Mode, umask};
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::{self, BufReader};
 use std::num::NonZero;
-use std::os::unix::fs::FileTypeExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::panic;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -158,20 +157,20 @@ fn listen(socket: &Path) -> Result<UnixListener, ServeError> {
     bound.map_err(|source| ServeError::Listen { socket: socket.into(), source })
 }
 
-/// Makes a socket that everybody may ask at: who may ask for what is decided by who asks; users bind processes of their own. It has
-/// this mode from the first, since others than root may own the directory, as the broker does where both are on one machine: a
-/// mode that was set behind it could be that of what they had put there meanwhile.
+/// Makes a socket that everybody may ask at: who may ask for what is decided by who asks; users bind processes of their own.
 fn bind_for_all(socket: &Path) -> io::Result<UnixListener> {
-    let bind = || {
-        // What the others make has the mode that it had: from here on the mask is this thread's alone.
-        unshare(CloneFlags::CLONE_FS)?;
-        umask(Mode::from_bits_truncate(0o111));
-        UnixListener::bind(socket)
-    };
-    thread::scope(|scope| match thread::Builder::new().spawn_scoped(scope, bind)?.join() {
-        Ok(bound) => bound,
-        Err(panicked) => panic::resume_unwind(panicked),
-    })
+    let listener = UnixListener::bind(socket)?;
+    // Others than root may own the directory, as the broker does where both are on one machine: what they have put there
+    // meanwhile is not followed, and keeps the mode that it has.
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW;
+    let made = OpenOptions::new().read(true).custom_flags(flags.bits()).open(socket)?;
+    let found = made.metadata()?;
+    if !found.file_type().is_socket() || found.uid() != nix::unistd::geteuid().as_raw() {
+        return Err(io::Error::other("something else came in the place of the socket"));
+    }
+    let itself = format!("/proc/self/fd/{}", made.as_raw_fd());
+    fs::set_permissions(itself, fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
 }
 
 /// Removes a socket at which nobody answers. Whatever else has that name is not ours.
@@ -364,7 +363,7 @@ mod tests {
     use serde_json::json;
     use std::io::{BufRead, Write};
     use std::net::Shutdown;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, Stdio};
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

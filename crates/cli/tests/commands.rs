@@ -441,6 +441,32 @@ fn what_runs_at_a_terminal_ends_in_order_when_that_is_closed() {
     assert_eq!(load.0.wait().unwrap().code(), Some(0));
 }
 
+// Goal: a script that sends load to sites that are not there knows it. Method: a port at which nobody listens.
+#[test]
+fn load_that_nothing_answers_is_an_error_that_is_told_behind_the_report() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{closed}/");
+    let load = keeptime(&["load", &url, "--rate", "20", "--duration", "1s"]);
+    assert_eq!(load.status.code(), Some(2), "{}", said(&load));
+    let told = said(&load);
+    assert!(told.contains("requests was answered") && told.contains("not sent"), "{told}");
+}
+
+// Goal: who waits for an agent that stands still knows for what. Method: a socket that takes calls, and says nothing.
+#[test]
+fn bind_tells_which_agent_it_waits_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("agent.sock");
+    let _silent = UnixListener::bind(&socket).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keeptime"));
+    command.args(["bind", "job", "--pid", "7", "--socket"]).arg(&socket);
+    let mut bind = Running(command.stderr(Stdio::piped()).spawn().unwrap());
+    let mut told = String::new();
+    BufReader::new(bind.0.stderr.take().unwrap()).read_line(&mut told).unwrap();
+    let expected = format!("waiting for the agent at {}", socket.display());
+    assert!(told.contains(&expected), "{told}");
+}
+
 // Goal: a command is about one cluster, and what is typed says which. Method: a lab that is not there is asked for, in
 // a shell that was set up for a broker which is not there either.
 #[test]

@@ -10,9 +10,9 @@ use keeptime_model::Invalid;
 use keeptime_model::errors::chain;
 use keeptime_model::units::Nanos;
 use std::io::ErrorKind;
-use std::mem;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 /// Binds processes and then connections; what was bound before an error stays bound. An agent that has no place for one
@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 pub fn run(arguments: BindArguments) -> Result<Ending> {
     let socket = socket(&arguments)?;
     let until = Instant::now() + PATIENCE;
-    let mut is_told = false;
+    let mut silence = Some(tell_of_silence(&socket));
     loop {
         match bind(&socket, &arguments) {
             Err(error) if error.is_retryable() && Instant::now() < until => {
-                if is_away(&error) && !mem::replace(&mut is_told, true) {
+                if is_away(&error) && silence.take().is_some() {
                     let patience = Nanos::from(PATIENCE);
                     eprintln!("keeptime: {}; asking again for {patience}", chain(&error));
                 }
@@ -51,6 +51,21 @@ fn bind(socket: &Path, arguments: &BindArguments) -> Result<Client, ClientError>
     Ok(client)
 }
 
+/// Says what is waited for, unless what is returned is dropped soon: an agent that stands still takes calls and says nothing.
+fn tell_of_silence(socket: &Path) -> Sender<()> {
+    let (answered, waiting) = mpsc::channel();
+    let place = socket.display().to_string();
+    let tell = move || {
+        if waiting.recv_timeout(SILENT_FOR) == Err(RecvTimeoutError::Timeout) {
+            let patience = Nanos::from(PATIENCE);
+            eprintln!("keeptime: waiting for the agent at {place}, for {patience} at the most");
+        }
+    };
+    // Where there can be no more threads, it is only not said.
+    let _ = thread::Builder::new().spawn(tell);
+    answered
+}
+
 /// Whether no agent is there, as while it is started again: one that has no place for one more who asks closes the connection.
 fn is_away(error: &ClientError) -> bool {
     let ClientError::Unreachable { source, .. } = error else { return false };
@@ -72,3 +87,5 @@ fn socket(arguments: &BindArguments) -> Result<PathBuf> {
 /// Those who ask have their answer in a few milliseconds each.
 const PATIENCE: Duration = Duration::from_secs(10);
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
+/// Whoever waits longer wants to know for what.
+const SILENT_FOR: Duration = Duration::from_secs(1);
