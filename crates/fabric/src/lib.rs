@@ -170,7 +170,7 @@ mod link;
 mod links;
 mod listen;
 mod mapping;
-mod patience;
+mod looking;
 mod progress;
 mod ring;
 #[cfg(test)]

@@ -11,7 +11,7 @@
 mod kernel;
 mod sleepers;
 
-use crate::patience::Patience;
+use crate::looking::Looking;
 use kernel::Kernel;
 pub use kernel::Parker;
 use sleepers::{Room, Sleepers};
@@ -65,7 +65,7 @@ pub trait Work {
 pub struct Progress {
     sleepers: Sleepers<Kernel>,
     wait: Wait,
-    patience: Patience,
+    looking: Looking,
     /// How many threads can keep looking at the same time.
     cores: usize,
     start: Instant,
@@ -102,7 +102,7 @@ impl Progress {
         Ok(Self {
             sleepers: Sleepers(Kernel::new()?),
             wait,
-            patience: Patience::default(),
+            looking: Looking::default(),
             cores,
             start: Instant::now(),
             looked: AtomicU64::new(0),
@@ -203,15 +203,15 @@ impl Progress {
         let most = match self.wait {
             Wait::Spin => FOREVER,
             // Where there is one core alone, nothing comes meanwhile.
-            Wait::SpinFor(time) if self.cores > 1 && self.patience.looks() => time,
+            Wait::SpinFor(time) if self.cores > 1 && self.looking.looks() => time,
             Wait::Block | Wait::SpinFor(_) => {
                 return self.spin(work, view, deadline, ready, None);
             }
         };
         let done = self.spin(work, view, deadline, ready, Some(most));
         match done {
-            Some(Some(_)) => self.patience.found(),
-            None => self.patience.in_vain(),
+            Some(Some(_)) => self.looking.found(),
+            None => self.looking.in_vain(),
             Some(None) => {}
         }
         done

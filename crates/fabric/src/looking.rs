@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// What looking brought lately. An estimate: threads that come between each other lose a count.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct Looking {
     /// Waits since something was found while looking, of which the first few looked in vain.
     vain: AtomicU32,
 }
@@ -19,7 +19,7 @@ const VAIN_MOST: u32 = 3;
 /// One of so many waits looks all the same from then on: cores become free again.
 const TRIED_EVERY: u32 = 64;
 
-impl Patience {
+impl Looking {
     /// Whether this wait begins by looking.
     pub fn looks(&self) -> bool {
         let vain = self.vain.load(Relaxed);
@@ -51,11 +51,11 @@ impl Patience {
 mod tests {
     use super::*;
 
-    fn vain(patience: &Patience, waits: u32) -> u32 {
+    fn vain(looking: &Looking, waits: u32) -> u32 {
         let look = |_: &u32| {
-            let looks = patience.looks();
+            let looks = looking.looks();
             if looks {
-                patience.in_vain();
+                looking.in_vain();
             }
             looks
         };
@@ -64,31 +64,31 @@ mod tests {
 
     #[test]
     fn who_looks_in_vain_sleeps_at_once_but_tries_again() {
-        let patience = Patience::default();
-        assert_eq!(vain(&patience, 10), VAIN_MOST);
-        let later = vain(&patience, 100 * TRIED_EVERY);
+        let looking = Looking::default();
+        assert_eq!(vain(&looking, 10), VAIN_MOST);
+        let later = vain(&looking, 100 * TRIED_EVERY);
         assert!((99..=101).contains(&later), "{later}");
     }
 
     #[test]
     fn what_is_found_is_looked_for_again() {
-        let patience = Patience::default();
-        assert_eq!(vain(&patience, VAIN_MOST), VAIN_MOST);
-        assert!(!patience.looks());
-        patience.found();
-        assert_eq!(vain(&patience, 10), VAIN_MOST);
+        let looking = Looking::default();
+        assert_eq!(vain(&looking, VAIN_MOST), VAIN_MOST);
+        assert!(!looking.looks());
+        looking.found();
+        assert_eq!(vain(&looking, 10), VAIN_MOST);
         // Now and then one wait is long.
-        patience.found();
+        looking.found();
         for _ in 0..100 {
-            assert_eq!(vain(&patience, VAIN_MOST - 1), VAIN_MOST - 1);
-            patience.found();
+            assert_eq!(vain(&looking, VAIN_MOST - 1), VAIN_MOST - 1);
+            looking.found();
         }
     }
 
     #[test]
     fn it_never_ends() {
-        let patience = Patience { vain: AtomicU32::new(u32::MAX - 1) };
-        let looks = (0..2 * TRIED_EVERY).filter(|_| patience.looks()).count();
+        let looking = Looking { vain: AtomicU32::new(u32::MAX - 1) };
+        let looks = (0..2 * TRIED_EVERY).filter(|_| looking.looks()).count();
         assert!((1..=3).contains(&looks), "{looks}");
     }
 }
