@@ -26,6 +26,9 @@ pub const WINDOW_CARRIED: u64 = 16 * LONGEST;
 /// Bytes of longer messages that are fetched for each receiver before it wants them, after one that it wanted: what a
 /// few networks hold on their way. Otherwise all of them would be empty between two messages.
 pub const AHEAD_MOST: u64 = 4 << 20;
+/// Bytes of given messages that wait for their receivers before their senders wait too, on each link, and within a context
+/// for each receiver; one alone may be longer. They were there before: this bounds what their senders make anew meanwhile.
+pub const PARKED_MOST: usize = 64 << 20;
 /// What a receiver holds at most of messages whose connections are no more, before it takes nothing more by any: as
 /// much as of sixteen contexts that are connected. Who connects anew has a new window each time.
 pub const GONE_MOST: u64 = 16 * WINDOW_CARRIED;

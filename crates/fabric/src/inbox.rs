@@ -2,7 +2,7 @@
 
 mod glimpse;
 
-use crate::flow::{AHEAD_MOST, GONE_MOST, Owed, WINDOW, Waiting};
+use crate::flow::{AHEAD_MOST, GONE_MOST, Owed, PARKED_MOST, WINDOW, Waiting};
 use crate::frame::{Frame, Malformed, Reason, Refusal};
 use crate::id::{ContextId, Place, ResourceId};
 use crate::link::Link;
@@ -109,6 +109,8 @@ pub struct Inbox {
     ahead: u64,
     /// What the own context has sent here and nobody has taken.
     from_within: u64,
+    /// Bytes of it: those that are given are not charged.
+    bytes_within: usize,
     /// What is charged for what each link has brought here and nobody has taken.
     from_links: Waiting,
     /// The same of all links that are no more.
@@ -177,6 +179,16 @@ impl Arrived {
     }
 }
 
+impl Body {
+    /// How many bytes of it are here.
+    fn held(&self) -> usize {
+        match self {
+            Self::Whole(data) => data.len(),
+            Self::Offered(_) => 0,
+        }
+    }
+}
+
 impl<B> Envelope for Arrived<B> {
     fn tag(&self) -> Tag {
         self.tag
@@ -198,6 +210,7 @@ impl Inbox {
             offered: 0,
             ahead: 0,
             from_within: 0,
+            bytes_within: 0,
             from_links: Waiting::new(),
             from_gone: 0,
             receivers: Vec::new(),
@@ -227,6 +240,7 @@ impl Inbox {
     ) -> Result<Option<Arc<Parker>>, Malformed> {
         if message.link == 0 {
             self.from_within += u64::from(message.charge);
+            self.bytes_within += message.body.held();
         } else {
             self.from_links.arrived(message.link, message.charge)?;
         }
@@ -259,6 +273,7 @@ impl Inbox {
         if message.link == 0 {
             self.from_within -= u64::from(message.charge);
             return (Some(Taken::Message(message, None)), std::mem::take(&mut self.senders));
+            self.bytes_within -= message.body.held();
         }
         if let Body::Offered(offered) = &message.body {
             self.offered -= 1;
@@ -349,9 +364,11 @@ impl Inbox {
         Some(self.receivers.drain(..).map(|(_, parker)| parker).collect())
     }
 
-    /// Whether the own context may send `charge` more.
-    pub fn has_room(&self, charge: u32) -> bool {
-        self.from_within == 0 || self.from_within + u64::from(charge) <= WINDOW
+    /// Whether the own context may send one more of `bytes` that is charged `charge`.
+    pub fn has_room(&self, charge: u32, bytes: usize) -> bool {
+        let fits = |charge: u64| self.from_within + charge <= WINDOW;
+        let is_alone = self.from_within == 0;
+        is_alone || fits(charge.into()) && self.bytes_within.saturating_add(bytes) <= PARKED_MOST
     }
 
     /// Has `parker` woken when a message that `wanted` wants arrives.
@@ -764,6 +781,23 @@ mod tests {
     }
 
     /// What waits when its link goes can be taken, and nobody owes anything for it: that could never be given back.
+    /// What is given within a context is not charged, and bounded all the same; one alone may be longer.
+    #[test]
+    fn what_is_given_within_a_context_is_bounded() {
+        let mut inbox = Inbox::new();
+        let given = |bytes: usize| {
+            let body = Body::Whole(vec![0_u8; bytes].into());
+            Arrived { body, link: 0, charge: CHARGE_LEAST, ..message(1) }
+        };
+        assert!(inbox.has_room(CHARGE_LEAST, PARKED_MOST + 1));
+        inbox.deliver(given(PARKED_MOST - 10), None).unwrap();
+        assert!(inbox.has_room(CHARGE_LEAST, 10) && !inbox.has_room(CHARGE_LEAST, 11));
+        inbox.deliver(given(10), None).unwrap();
+        assert!(!inbox.has_room(CHARGE_LEAST, 1));
+        assert!(matches!(inbox.take(&Match::any()).0, Some(Taken::Message(..))));
+        assert!(inbox.has_room(CHARGE_LEAST, PARKED_MOST - 10));
+    }
+
     #[test]
     fn nothing_is_owed_to_a_link_that_is_gone() {
         let mut inbox = Inbox::new();

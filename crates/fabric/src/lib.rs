@@ -92,7 +92,8 @@
 //!   [`flow::AHEAD_MOST`]. A receive asks for the first that it wants, one at a time, whether or not it waits for its end.
 //!   Of those whose connections are no more, however often they were made anew, it holds
 //!   [`flow::GONE_MOST`], and a window more for each that ends then; others are refused meanwhile
-//!   ([`Reason::NoRoom`]). A link has a bounded backlog. Who sends more waits, and holds up nobody else.
+//!   ([`Reason::NoRoom`]). A link has a bounded backlog, and so has what is
+//!   given within a context ([`flow::PARKED_MOST`]). Who sends more waits, and holds up nobody else.
 //! - **Streams are gathered.** From the fifth message in a row on, short ones to other nodes are carried
 //!   together, as soon as 64 KiB (over UDP 256) are there, a thread of the context waits for anything, or about
 //!   0.4 ms have passed.

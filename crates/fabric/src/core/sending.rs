@@ -169,9 +169,10 @@ impl Core {
         patience: Patience,
     ) -> Result<(), SendError> {
         // A given buffer was there before; only what is copied takes memory.
-        let charge = if payload.is_given() { charge(0) } else { charge(payload.len()) };
+        let bytes = payload.len();
+        let charge = charge(if payload.is_given() { 0 } else { bytes });
         let id = ResourceId { context: self.id, place: to };
-        let has_room = || self.junction.inboxes.with(to, |inbox| inbox.has_room(charge));
+        let has_room = || self.junction.inboxes.with(to, |inbox| inbox.has_room(charge, bytes));
         let room = || match has_room() {
             None => Some(Err(SendError::Gone(id))),
             Some(true) => Some(Ok(())),

@@ -1,14 +1,11 @@
 //! The long messages that one end of a link has offered: what there is of each, and which of those that were taken is
 //! sent next (pure).
 
-use crate::flow::Sent;
+use crate::flow::{PARKED_MOST, Sent};
 use crate::frame::{Malformed, Reason};
 use crate::id::Place;
 use crate::payload::Buffer;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-
-/// Bytes of given messages that wait for their receivers, before senders wait too.
-const PARKED_MOST: usize = 64 << 20;
 
 /// All of them, by their names.
 #[derive(Default)]
