@@ -55,7 +55,7 @@ pub enum Body {
 pub struct Offered {
     /// From where.
     pub link: Arc<Link>,
-    /// Its name there.
+    /// Its name there; 0 if its sender was told that it is not taken.
     pub token: u32,
     /// Its length.
     pub size: u64,
@@ -331,11 +331,12 @@ impl Inbox {
                     from: from.place,
                     to: place,
                     tag: *tag,
-                    token: *token,
+                    // It has no name any more, and nothing of another that has the same.
+                    token: mem::take(token),
                     bytes: 0,
                     reason: Refusal::NoRoom { left: 0 },
                 }),
-                // Without memory for it now it is fetched when it is wanted.
+                // If it cannot be taken now, it is fetched when it is wanted.
                 (Err(_), false) => break,
             }
             links.push(link.clone());

@@ -4,8 +4,8 @@
 use crate::frame::{Frame, Malformed};
 use crate::id::Place;
 use keeptime_locks::lock;
+use std::collections::HashMap;
 use std::collections::hash_map::{Entry, OccupiedEntry};
-use std::collections::{HashMap, TryReserveError};
 use std::sync::Mutex;
 
 /// What is said of a piece that nobody has asked for.
@@ -22,6 +22,11 @@ struct State {
     /// Nothing arrives any more.
     is_over: bool,
 }
+
+/// There is no memory for it; or another of its name is there, of which a receiver may have nothing yet: their pieces
+/// could not be told apart.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NotTaken;
 
 /// Nothing more of one arrives.
 pub struct Ended {
@@ -48,17 +53,20 @@ struct Assembly {
 }
 
 impl Assemblies {
-    /// One more, of `size` bytes for `to`, unless it is there or nothing arrives any more. Returns whether it is new.
+    /// One more, of `size` bytes for `to`, unless nothing arrives any more. Returns whether it was begun.
     ///
     /// # Errors
-    /// If there is no memory for it.
-    pub fn begin(&self, token: u32, to: Place, size: usize) -> Result<bool, TryReserveError> {
+    /// If it cannot be.
+    pub fn begin(&self, token: u32, to: Place, size: usize) -> Result<bool, NotTaken> {
         let mut state = lock(&self.0);
-        if state.is_over || state.all.contains_key(&token) {
+        if state.is_over {
             return Ok(false);
         }
+        if state.all.contains_key(&token) {
+            return Err(NotTaken);
+        }
         let mut buffer = Vec::new();
-        buffer.try_reserve_exact(size)?;
+        buffer.try_reserve_exact(size).map_err(|_| NotTaken)?;
         let (buffer, rejection) = (Some(buffer), None);
         let (arrived, done, is_withdrawn) = (0, false, false);
         let assembly = Assembly { buffer, to, size, arrived, done, rejection, is_withdrawn };
@@ -129,6 +137,10 @@ impl Assemblies {
     /// Nobody wants an offer any more, whether it was taken or not. Returns what is to be said now: nothing as long as
     /// more of it is to arrive, since its sender does not stop before.
     pub fn reject(&self, token: u32, rejection: Frame) -> Option<Frame> {
+        // Its sender was told when it could not be taken.
+        if token == 0 {
+            return given_back(rejection);
+        }
         let mut state = lock(&self.0);
         if let Some(assembly) = state.all.get_mut(&token).filter(|assembly| assembly.is_coming()) {
             assembly.rejection = Some(rejection);
@@ -203,7 +215,7 @@ mod tests {
     fn a_piece_too_many_takes_nothing_away() {
         let all = Assemblies::default();
         assert_eq!(all.begin(1, TO, 3), Ok(true));
-        assert_eq!(all.begin(1, TO, 3), Ok(false));
+        assert_eq!(all.begin(1, TO, 3), Err(NotTaken), "another has its name");
         assert_eq!((all.buffer(1, 0), all.buffer(1, 4)), (Err(UNKNOWN), Err(UNKNOWN)));
         let mut buffer = all.buffer(1, 3).unwrap();
         assert_eq!(all.buffer(1, 3), Err(UNKNOWN), "one is being written");
@@ -233,6 +245,15 @@ mod tests {
             let ended = all.piece(token, all.buffer(token, 1).unwrap()).unwrap().unwrap();
             assert_eq!(ended.answers, [Some(Frame::Done { token }), Some(rejection)]);
         }
+    }
+
+    /// Of what was refused since it could not be taken, its sender gets back what its offer was charged, and no more.
+    #[test]
+    fn what_has_no_name_any_more_is_not_told_again() {
+        let (from, to, tag, reason) = (TO, TO, Tag(0), Refusal::Gone);
+        let rejection = Frame::Rejected { from, to, tag, token: 0, bytes: 64, reason };
+        let answer = Assemblies::default().reject(0, rejection);
+        assert_eq!(answer, Some(Frame::Credit { place: TO, bytes: 64 }));
     }
 
     /// Threads may keep a link that is over for long: it keeps what somebody may want, and nothing else.

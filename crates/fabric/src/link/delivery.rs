@@ -115,6 +115,10 @@ impl<H: Home> Delivery<'_, H> {
         size: u64,
         token: u32,
     ) -> Result<(), Malformed> {
+        // That is no name.
+        if token == 0 {
+            return Err(Malformed::Unknown("an offer"));
+        }
         if size > self.home.message_most() {
             let sent = Sent { from, to, tag };
             self.link.reject(sent, token, CHARGE_LEAST, Refusal::TooLong);

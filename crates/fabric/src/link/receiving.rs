@@ -1,12 +1,12 @@
 //! What has arrived on a link is looked for and handled, and long messages are fetched.
 
+use super::assemblies::NotTaken;
 use super::delivery::Delivery;
 use super::{Home, Link};
 use crate::frame::{Frame, Malformed};
 use crate::id::Place;
 use crate::transport::{Broken, Receiving};
 use keeptime_locks::{lock, try_lock};
-use std::collections::TryReserveError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -105,11 +105,11 @@ impl Link {
         }
     }
 
-    /// Takes an offer for `to`, unless it is taken or nothing arrives any more: its pieces are written to a buffer of their own.
+    /// Takes an offer for `to`, unless nothing arrives any more: its pieces are written to a buffer of their own.
     ///
     /// # Errors
-    /// If there is no memory for it.
-    pub fn take_offer(&self, token: u32, to: Place, size: usize) -> Result<(), TryReserveError> {
+    /// If it cannot be taken.
+    pub fn take_offer(&self, token: u32, to: Place, size: usize) -> Result<(), NotTaken> {
         if self.assemblies.begin(token, to, size)? {
             self.answer(Frame::Clear { token });
         }

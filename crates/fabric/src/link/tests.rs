@@ -766,6 +766,52 @@ fn what_the_other_end_says_to_have_takes_no_room() {
     assert_eq!(lock(&link.out).offers.held(), (0, 0));
 }
 
+/// Goal: an end that gives one name to several of its messages mixes them up for nobody. Method: all of the first is there,
+/// and its receiver is just to get it, when another receiver asks for the second.
+#[test]
+fn messages_of_one_name_are_not_mixed_up() {
+    let world = World::new();
+    let (from, link, side) = (world.from, &world.links[1], &world.sides[1]);
+    let mut delivery = Delivery { link, home: side };
+    let offer = |to, token| {
+        let frame = Frame::Offer { from, to, tag: Tag(1), size: 3, token };
+        let head = Head { frame, length: 0, seen: 0 };
+        Delivery { link, home: side }.frame(&head, Buffer::default())
+    };
+    let look = |to| {
+        let taken = side.inboxes.with(to, |inbox| {
+            let taken = inbox.take(&Match::any()).0;
+            inbox.fetch(to, &Match::any(), taken.as_ref());
+            taken
+        });
+        taken.flatten()
+    };
+    let data = |taken| match taken {
+        Some(Taken::Message(Arrived { body: Body::Offered(offered), .. }, _)) => {
+            offered.link.assembled(offered.token)
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(offer(world.to[0], 0), Err(Malformed::Unknown("an offer")), "that is no name");
+    offer(world.to[0], 1).unwrap();
+    assert!(look(world.to[0]).is_none(), "it is asked for");
+    let mut piece = delivery.buffer_of_piece(1, 3).unwrap();
+    piece.extend_from_slice(&[7; 3]);
+    let head = Head { frame: Frame::Piece { token: 1 }, length: 3, seen: 0 };
+    delivery.frame(&head, piece.into()).unwrap();
+    let first = look(world.to[0]);
+    offer(world.to[1], 1).unwrap();
+    assert!(look(world.to[1]).is_none(), "it is asked for");
+    assert_eq!(data(look(world.to[1])), None);
+    assert_eq!(data(first), Some(vec![7; 3]));
+    let said =
+        lock(&world.wires[1]).frames.pop_back().map(|(head, _)| Head::decode(&head).unwrap());
+    let reason = Refusal::NoRoom { left: 0 };
+    let rejected =
+        Frame::Rejected { from, to: world.to[1], tag: Tag(1), token: 1, bytes: 0, reason };
+    assert_eq!(said.map(|head| head.frame), Some(rejected));
+}
+
 /// A thread that panics while it sends has nothing held up for those that only carry what waits.
 #[test]
 fn what_waits_is_carried_after_a_panic() {
