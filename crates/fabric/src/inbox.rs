@@ -107,7 +107,7 @@ pub struct Inbox {
     offered: usize,
     /// Bytes that are fetched ahead.
     ahead: u64,
-    /// What the own context has sent here and nobody has taken.
+    /// What is charged for what the own context has sent here and nobody has taken.
     from_within: u64,
     /// Bytes of it: those that are given are not charged.
     bytes_within: usize,
@@ -263,17 +263,18 @@ impl Inbox {
         (!self.queue.has(wanted)).then(|| self.owed.taken(link, charge))
     }
 
-    /// Takes the first message that `wanted` wants, or else the oldest notice. If that makes room
-    /// for senders in this context, they are returned to be woken.
+    /// Takes the first message that `wanted` wants, or else the oldest notice that is its receiver's to take. If that
+    /// makes room for senders in this context, they are returned to be woken.
     pub fn take(&mut self, wanted: &Match) -> (Option<Taken>, Vec<Arc<Parker>>) {
         let first = self.find(wanted).there.and_then(|at| self.queue.remove(at));
         let Some(message) = first else {
-            return (self.notices.pop_front().map(Taken::Notice), Vec::new());
+            let notice = self.notice_for(wanted).and_then(|at| self.notices.remove(at));
+            return (notice.map(Taken::Notice), Vec::new());
         };
         if message.link == 0 {
             self.from_within -= u64::from(message.charge);
-            return (Some(Taken::Message(message, None)), std::mem::take(&mut self.senders));
             self.bytes_within -= message.body.held();
+            return (Some(Taken::Message(message, None)), std::mem::take(&mut self.senders));
         }
         if let Body::Offered(offered) = &message.body {
             self.offered -= 1;
@@ -355,14 +356,29 @@ impl Inbox {
         there.is_some() || coming.is_some_and(|at| !is_asked(at))
     }
 
+    /// The notice that a receiver that wants `wanted` is told next: one of whom it waits for goes first, since nothing else
+    /// may ever come of that one.
+    fn notice_for(&self, wanted: &Match) -> Option<usize> {
+        let own = wanted.from.and_then(|from| self.notices.iter().position(|one| one.to == from));
+        own.or_else(|| self.notices.iter().position(|notice| self.is_to_hear(wanted, notice)))
+    }
+
+    /// Whether a receiver that wants `wanted` is to be told this: anyone, unless some wait for whom it was to go to.
+    fn is_to_hear(&self, wanted: &Match, notice: &Undelivered) -> bool {
+        let waits = |wanted: &Match| wanted.from == Some(notice.to);
+        waits(wanted) || !self.receivers.iter().any(|(other, _)| waits(other))
+    }
+
     /// Tells the resource what became of a message that it sent. Returns who is to be woken; none if it has so much to be told
-    /// that it is not told this.
+    /// that it is not told this. They stay listed until they have it: no other takes it from them.
     pub fn notify(&mut self, notice: Undelivered) -> Option<Vec<Arc<Parker>>> {
         if self.notices.len() >= NOTICES_MOST {
             return None;
         }
+        let hear = self.receivers.iter().filter(|(wanted, _)| self.is_to_hear(wanted, &notice));
+        let hear = hear.map(|(_, parker)| parker.clone()).collect();
         self.notices.push_back(notice);
-        Some(self.receivers.drain(..).map(|(_, parker)| parker).collect())
+        Some(hear)
     }
 
     /// Whether the own context may send one more of `bytes` that is charged `charge`.
@@ -391,11 +407,16 @@ impl Inbox {
         !self.receivers.is_empty()
     }
 
-    /// Who waits for a message that is there, and is to be woken: whoever was woken for it has taken another one, or it has
-    /// been fetched.
+    /// Who waits for a message or a notice that is there, and is to be woken: whoever was woken for it has taken another one,
+    /// or it has been fetched.
     pub fn next_receiver(&mut self) -> Option<Arc<Parker>> {
-        let waits = self.receivers.iter().position(|(wanted, _)| self.has_for(wanted))?;
-        Some(self.receivers.swap_remove(waits).1)
+        if let Some(waits) = self.receivers.iter().position(|(wanted, _)| self.has_for(wanted)) {
+            return Some(self.receivers.swap_remove(waits).1);
+        }
+        // Listed until it has it, as in `notify`.
+        let mut hear =
+            self.receivers.iter().filter(|(wanted, _)| self.notice_for(wanted).is_some());
+        hear.next().map(|(_, parker)| parker.clone())
     }
 
     /// Has `parker` woken when there is room.
@@ -721,6 +742,62 @@ mod tests {
         assert_eq!(taken(quarter), Some(Some(u64::from(2 * quarter))));
     }
 
+    /// Goal: who waits for messages of one sender, of whom none may ever come, is told what became of its own to that one,
+    /// and no other thread of its resource instead. Method: it is listed as it sleeps, and the other looks first.
+    #[test]
+    fn who_waits_for_a_sender_is_told_what_that_one_did_not_get() {
+        let sleeper = || std::thread::spawn(Parker::current).join().unwrap();
+        let [gone, other] = [7, 8].map(|context| {
+            let place = Place { slot: 0, generation: 0 };
+            ResourceId { context: ContextId::new(context), place }
+        });
+        let lost = |to, tag| Undelivered { to, tag: Tag(tag), reason: Reason::Gone };
+        let told = |inbox: &mut Inbox, wanted: Match| match inbox.take(&wanted).0 {
+            Some(Taken::Notice(notice)) => Some(notice.tag.0),
+            _ => None,
+        };
+        let (mut inbox, [one, another]) = (Inbox::new(), [sleeper(), sleeper()]);
+        let (of_gone, of_other) = (Match::tag(8).from(gone), Match::any().from(other));
+        inbox.enlist_receiver(of_other, &another);
+        inbox.enlist_receiver(of_gone, &one);
+        let woken = inbox.notify(lost(gone, 1)).unwrap();
+        assert!(matches!(&*woken, [woken] if Arc::ptr_eq(woken, &one)));
+        inbox.notify(lost(gone, 2)).unwrap();
+        assert_eq!([of_other, Match::any()].map(|wanted| told(&mut inbox, wanted)), [None; 2]);
+        // However often others pass the turn on.
+        for _ in 0..2 {
+            assert!(inbox.next_receiver().is_some_and(|next| Arc::ptr_eq(&next, &one)));
+        }
+        assert_eq!(told(&mut inbox, of_gone), Some(1));
+        // When it waits no longer, any other is told, and one that sleeps is woken for that.
+        assert!(inbox.delist_receiver(&one));
+        assert!(inbox.next_receiver().is_some_and(|next| Arc::ptr_eq(&next, &another)));
+        assert_eq!(told(&mut inbox, of_other), Some(2));
+        assert!(inbox.next_receiver().is_none());
+        // Its own goes first, whoever has lost more.
+        inbox.notify(lost(other, 3)).unwrap();
+        inbox.notify(lost(gone, 4)).unwrap();
+        assert_eq!([of_gone, of_gone].map(|wanted| told(&mut inbox, wanted)), [Some(4), None]);
+        assert_eq!(told(&mut inbox, of_other), Some(3));
+    }
+
+    /// What is given within a context is not charged, and bounded all the same; one alone may be longer.
+    #[test]
+    fn what_is_given_within_a_context_is_bounded() {
+        let mut inbox = Inbox::new();
+        let given = |bytes: usize| {
+            let body = Body::Whole(vec![0_u8; bytes].into());
+            Arrived { body, link: 0, charge: CHARGE_LEAST, ..message(1) }
+        };
+        assert!(inbox.has_room(CHARGE_LEAST, PARKED_MOST + 1));
+        inbox.deliver(given(PARKED_MOST - 10), None).unwrap();
+        assert!(inbox.has_room(CHARGE_LEAST, 10) && !inbox.has_room(CHARGE_LEAST, 11));
+        inbox.deliver(given(10), None).unwrap();
+        assert!(!inbox.has_room(CHARGE_LEAST, 1));
+        assert!(matches!(inbox.take(&Match::any()).0, Some(Taken::Message(..))));
+        assert!(inbox.has_room(CHARGE_LEAST, PARKED_MOST - 10));
+    }
+
     #[test]
     fn messages_go_before_notices() {
         let inboxes = Inboxes::new();
@@ -782,23 +859,6 @@ mod tests {
     }
 
     /// What waits when its link goes can be taken, and nobody owes anything for it: that could never be given back.
-    /// What is given within a context is not charged, and bounded all the same; one alone may be longer.
-    #[test]
-    fn what_is_given_within_a_context_is_bounded() {
-        let mut inbox = Inbox::new();
-        let given = |bytes: usize| {
-            let body = Body::Whole(vec![0_u8; bytes].into());
-            Arrived { body, link: 0, charge: CHARGE_LEAST, ..message(1) }
-        };
-        assert!(inbox.has_room(CHARGE_LEAST, PARKED_MOST + 1));
-        inbox.deliver(given(PARKED_MOST - 10), None).unwrap();
-        assert!(inbox.has_room(CHARGE_LEAST, 10) && !inbox.has_room(CHARGE_LEAST, 11));
-        inbox.deliver(given(10), None).unwrap();
-        assert!(!inbox.has_room(CHARGE_LEAST, 1));
-        assert!(matches!(inbox.take(&Match::any()).0, Some(Taken::Message(..))));
-        assert!(inbox.has_room(CHARGE_LEAST, PARKED_MOST - 10));
-    }
-
     #[test]
     fn nothing_is_owed_to_a_link_that_is_gone() {
         let mut inbox = Inbox::new();
