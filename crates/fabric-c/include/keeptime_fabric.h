@@ -281,6 +281,13 @@ ktf_result ktf_log_set(const ktf_log *log);
  * lost without a word. KTF_NO_DAEMON, KTF_INVALID, KTF_SYSTEM. */
 ktf_result ktf_context_open(const ktf_config *config, ktf_context **context);
 
+/* Waits until everything that was sent is carried, for at most timeout, also what other threads send
+ * meanwhile. Short messages are carried when the other context, or its node's kernel, has them; long ones
+ * when their receivers do. KTF_UNDELIVERED when some are not by then: ktf_error_text() says how many, and
+ * whom the first of them is for. They still may be. What is known not to have arrived is told by
+ * ktf_message_receive(), and does not count here. KTF_INVALID. */
+ktf_result ktf_context_flush(const ktf_context *context, int64_t timeout);
+
 /* Closes a context. Null is ignored. It ends when its last resource, region and watch are dropped
  * too, and then waits for at most close_nanos until everything that was sent is carried. */
 void ktf_context_close(ktf_context *context);
@@ -381,7 +388,7 @@ void ktf_records_drop(ktf_records *records);
 /* Sends a message. data stays the caller's, and may be used again when this returns. Messages from
  * one resource to another arrive in the order in which they were sent. A short one that follows others
  * may be carried up to about 0.4 ms after this returns, or when the other end has room: only
- * ktf_context_close_within() says that all is carried. Waits while the receiver
+ * ktf_context_flush() and ktf_context_close_within() say that all is carried. Waits while the receiver
  * does not keep up; if it is longer than 64 KiB and for another context, until a receiver takes it,
  * which is never with KTF_NOW. What a receiver has begun to take is waited for to its end, whatever
  * the timeout. If its context is not connected yet, that counts: with a timeout it is waited for no

@@ -1,6 +1,6 @@
 //! `ktf_context_*`.
 
-use crate::arguments::{Time, is_so, known, output, owned, text};
+use crate::arguments::{Time, borrowed, is_so, known, output, owned, text};
 use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
 use crate::types::ConfigFields;
 use fabric::{Callers, Config, Context, Protocol, Wait};
@@ -29,6 +29,15 @@ pub unsafe extern "C" fn ktf_context_open(
         let (context, config) = unsafe { (output(context, "context")?, config_of(fields)?) };
         context.write(Box::into_raw(Box::new(Context::open(config)?)));
         Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_context_flush(context: *const Context, timeout: i64) -> Outcome {
+    outcome_of(|| {
+        // SAFETY: as the header says.
+        let context = unsafe { borrowed(context, "context")? };
+        Ok(context.flush(Time::new(timeout).span())?)
     })
 }
 

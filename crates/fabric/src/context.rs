@@ -19,6 +19,7 @@ use keeptime_model::Invalid;
 use keeptime_model::units::BitsPerSecond;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::mem;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
@@ -145,9 +146,20 @@ impl Context {
         Ok(found.map(|found| found.context))
     }
 
-    /// Waits until everything that was sent is carried, for at most `within`, and drops this handle. Short messages are
-    /// carried when the other context, or its node's kernel, has them; long ones when their receivers do. Its
-    /// resources, regions and watches hold the context on. If there is none, it is gone without further waiting.
+    /// Waits until everything that was sent is carried, for at most `within`. Short messages are carried when the other context,
+    /// or its node's kernel, has them; long ones when their receivers do. What other threads send meanwhile is waited
+    /// for as well.
+    ///
+    /// # Errors
+    /// If messages are not carried by then: on each connection that has some, all that its other end has not said to have. They
+    /// still may be. What is known not to have arrived is told to the resources that sent it ([`Resource::recv`]), and does
+    /// not count here.
+    pub fn flush(&self, within: Duration) -> Result<(), Unsent> {
+        Unsent::after(None, self.shared.core.not_carried(after(within))).map_or(Ok(()), Err)
+    }
+
+    /// The same, and drops this handle. Its resources, regions and watches hold the context on. If there is none, it is gone
+    /// without further waiting.
     ///
     /// # Errors
     /// If messages may not have arrived: on each connection that has not carried everything by then, all that its other
@@ -188,7 +200,7 @@ impl Resource {
     /// later receive of this resource says so.
     ///
     /// A lent message of more than 64 KiB is waited for until a receiver takes it. Others may be carried after this
-    /// returns: [`Context`] says when they are lost.
+    /// returns: [`Context`] says when they are lost, and [`Context::flush`] waits for it.
     ///
     /// # Errors
     /// If the receiver is gone or cannot be reached, or the message is too long.
@@ -205,7 +217,8 @@ impl Resource {
     /// whoever sends there next finds it.
     ///
     /// # Errors
-    /// As for [`Resource::send`], and [`SendError::TimedOut`].
+    /// As for [`Resource::send`], and [`SendError::TimedOut`]. What was given is dropped then, unless it is
+    /// [`Payload::Kept`].
     pub fn send_within<'a>(
         &self,
         to: ResourceId,
@@ -221,7 +234,8 @@ impl Resource {
     /// message of more than 64 KiB always has to wait.
     ///
     /// # Errors
-    /// As for [`Resource::send`], and [`SendError::WouldBlock`].
+    /// As for [`Resource::send`], and [`SendError::WouldBlock`]. What was given is dropped then, unless it is
+    /// [`Payload::Kept`].
     pub fn try_send<'a>(
         &self,
         to: ResourceId,
@@ -259,8 +273,8 @@ impl Resource {
     ///
     /// # Errors
     /// If something that this resource had sent was not delivered, and no message is there: once
-    /// for each. [`RecvError::Gone`] if only messages of one sender are wanted, none is there, and that one's context is
-    /// gone: that is found out soon after its end.
+    /// for each. Where threads wait for messages of its receiver alone, one of these is told. [`RecvError::Gone`] if only
+    /// messages of one sender are wanted, none is there, and that one's context is gone: that is found out soon after its end.
     pub fn recv(&self, wanted: Match) -> Result<Message, RecvError> {
         self.recv_with(wanted, Patience::Until(None))
     }
@@ -292,8 +306,26 @@ impl Resource {
         mut payload: Payload<'_>,
         patience: Patience,
     ) -> Result<(), SendError> {
+        let Payload::Kept(buffer) = payload else {
+            return self.send_payload(to, tag, &mut payload, patience);
+        };
+        let mut given = Payload::Given(mem::take(buffer));
+        let sent = self.send_payload(to, tag, &mut given, patience);
+        if sent.is_err() {
+            *buffer = given.into_buffer();
+        }
+        sent
+    }
+
+    fn send_payload(
+        &self,
+        to: ResourceId,
+        tag: Tag,
+        payload: &mut Payload<'_>,
+        patience: Patience,
+    ) -> Result<(), SendError> {
         let core = &self.shared.core;
-        if core.send_at_once(self.place, to, tag, &mut payload) {
+        if core.send_at_once(self.place, to, tag, payload) {
             return Ok(());
         }
         core.send(self.place, to, tag, payload, patience)

@@ -49,7 +49,7 @@ pub struct Sent {
     pub tag: Tag,
 }
 
-/// Not everything that was sent is with its receivers, when a context is closed.
+/// Not everything that was sent is with its receivers, when a context is flushed or closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("messages that were sent and may not have arrived: {count}, the first of them for {first}")]
 #[non_exhaustive]
@@ -101,6 +101,11 @@ impl Unsent {
     pub fn with(before: Option<Self>, to: ResourceId) -> Self {
         let Self { count, first } = before.unwrap_or(Self { count: 0, first: to });
         Self { count: count + 1, first }
+    }
+
+    /// The same, and one more for each of `all`, if there is any.
+    pub fn after(before: Option<Self>, all: Vec<ResourceId>) -> Option<Self> {
+        all.into_iter().fold(before, |before, to| Some(Self::with(before, to)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a message says: lent or given when it is sent, and a buffer of its own when it has arrived.
 
 use std::fmt;
+use std::mem;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -12,6 +13,12 @@ pub enum Payload<'a> {
     Lent(&'a [u8]),
     /// They do not.
     Given(Buffer),
+    /// They are given if the message is sent, which leaves the buffer empty. With [`SendError::WouldBlock`] and
+    /// [`SendError::TimedOut`] they are there as before; with any other error they may be.
+    ///
+    /// [`SendError::WouldBlock`]: crate::SendError::WouldBlock
+    /// [`SendError::TimedOut`]: crate::SendError::TimedOut
+    Kept(&'a mut Buffer),
 }
 
 /// Bytes that a message has for itself: few of them in itself, a vector, or memory of any other kind with its owner. All
@@ -52,12 +59,13 @@ impl Payload<'_> {
         match self {
             Self::Lent(bytes) => bytes,
             Self::Given(buffer) => buffer,
+            Self::Kept(buffer) => buffer,
         }
     }
 
     /// Whether they are given.
     pub fn is_given(&self) -> bool {
-        matches!(self, Self::Given(_))
+        !matches!(self, Self::Lent(_))
     }
 
     /// The bytes as a buffer of their own: the given one, or a copy.
@@ -68,6 +76,7 @@ impl Payload<'_> {
             }
             Self::Lent(bytes) => bytes.to_vec().into(),
             Self::Given(buffer) => buffer,
+            Self::Kept(buffer) => mem::take(buffer),
         }
     }
 }
@@ -173,6 +182,12 @@ impl<'a> From<&'a Buffer> for Payload<'a> {
 impl From<Vec<u8>> for Payload<'_> {
     fn from(bytes: Vec<u8>) -> Self {
         Self::Given(bytes.into())
+    }
+}
+
+impl<'a> From<&'a mut Buffer> for Payload<'a> {
+    fn from(buffer: &'a mut Buffer) -> Self {
+        Self::Kept(buffer)
     }
 }
 

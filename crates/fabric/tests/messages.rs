@@ -765,6 +765,59 @@ fn closing_tells_what_nobody_has_taken() {
     }
 }
 
+/// The same is told of a context that goes on.
+#[test]
+fn flushing_waits_until_all_is_taken() {
+    let node = Node::start("n1", &[]);
+    for way in [Way::Memory(Wait::Block), Way::Tcp(Wait::Block)] {
+        let ((here, sender), (_there, receiver)) = pair(&node, way);
+        let to = receiver.id();
+        sender.send(to, Tag(1), bytes(1_000_000, 1)).unwrap();
+        let unsent = here.flush(Duration::ZERO).unwrap_err();
+        assert_eq!((unsent.count, unsent.first), (1, to), "{way:?}");
+        thread::scope(|scope| {
+            let takes = scope.spawn(|| receiver.recv_within(Match::any(), LONG).unwrap());
+            assert_eq!(here.flush(LONG), Ok(()), "{way:?}");
+            assert!(takes.join().unwrap().data == bytes(1_000_000, 1), "{way:?}");
+        });
+        sender.send(to, Tag(2), b"on").unwrap();
+        assert_eq!(receiver.recv_within(Match::any(), LONG).unwrap().data, b"on");
+    }
+}
+
+/// Given messages that nobody takes are bounded, within a context as well; the one for which there is no room stays with its
+/// sender, the same buffer, and is sent when there is.
+#[test]
+fn a_buffer_that_is_not_sent_is_kept() {
+    const LENGTH: usize = 1 << 20;
+    let node = Node::start("n1", &[]);
+    let ((here, sender), (_there, receiver)) = pair(&node, Way::Memory(Wait::Block));
+    for receiver in [here.register(attrs! {}).unwrap(), receiver] {
+        let (to, mut sent) = (receiver.id(), 0);
+        let mut kept = loop {
+            let mut data = Buffer::from(vec![7; LENGTH]);
+            match sender.try_send(to, Tag(0), &mut data) {
+                Ok(()) => assert!(data.is_empty(), "it is given"),
+                Err(SendError::WouldBlock) => break data,
+                Err(error) => panic!("{error}"),
+            }
+            sent += 1;
+        };
+        assert_eq!(sent, 64);
+        let place = kept.as_ptr();
+        let time = Duration::ZERO;
+        let in_vain = sender.send_within(to, Tag(0), &mut kept, time);
+        assert_eq!(in_vain, Err(SendError::TimedOut));
+        assert_eq!((kept.as_ptr(), kept.len()), (place, LENGTH));
+        thread::scope(|scope| {
+            let takes = scope.spawn(|| receiver.recv_within(Match::any(), LONG).unwrap());
+            sender.send_within(to, Tag(0), &mut kept, LONG).unwrap();
+            assert!(takes.join().unwrap().data == vec![7; LENGTH]);
+        });
+        assert!(kept.is_empty(), "it is given");
+    }
+}
+
 /// A message is rejected when the resource that has sent it is gone, and cannot be told: that is told when its context
 /// is closed.
 #[test]

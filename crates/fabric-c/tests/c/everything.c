@@ -315,6 +315,7 @@ static void giving_to_others(const char *directory, int shared_memory, ktf_conte
 	buffer = buffer_of(&given, 500000);
 	CHECK(ktf_message_give(gives, &to, 1, &buffer, 30 * SECOND) == KTF_OK);
 	ktf_resource_drop(gives);
+	CHECK(ktf_context_flush(closed, KTF_NOW) == KTF_UNDELIVERED);
 	CHECK(atomic_load(&given.released) == 0);
 	CHECK(ktf_context_close_within(closed, SECOND / 100) == KTF_UNDELIVERED);
 	CHECK(atomic_load(&given.released) == 1);
@@ -503,6 +504,7 @@ static void closing_tells_what_is_lost(const char *directory, int shared_memory,
 	CHECK(ktf_message_send(sends, &to, 1, "hello", 5, KTF_FOREVER) == KTF_OK);
 	CHECK(ktf_message_receive(takes, NULL, 30 * SECOND, &message, NULL) == KTF_OK);
 	ktf_message_drop(message);
+	CHECK(ktf_context_flush(closed, 30 * SECOND) == KTF_OK);
 	ktf_resource_drop(sends);
 	CHECK(ktf_context_close_within(closed, 30 * SECOND) == KTF_OK);
 
@@ -527,6 +529,7 @@ static void closing_tells_what_is_lost(const char *directory, int shared_memory,
 	CHECK(strstr(text, "may not have arrived: 1, the first"));
 	ktf_resource_drop(takes);
 	CHECK(ktf_context_close_within(NULL, KTF_NOW) == KTF_INVALID);
+	CHECK(ktf_context_flush(NULL, KTF_NOW) == KTF_INVALID);
 }
 
 static void regions(ktf_context *here, ktf_context *there, uint32_t by)

@@ -2,6 +2,7 @@
 
 use super::Core;
 use crate::flow::Unsent;
+use crate::id::ResourceId;
 use crate::link::{Home, Link};
 use crate::links::Current;
 use crate::listen::Listeners;
@@ -30,17 +31,22 @@ impl Core {
         }
     }
 
-    /// The same. Returns what may not have arrived, but for what resources are told that are still there.
-    pub fn unsent(&self, deadline: Instant) -> Option<Unsent> {
+    /// The same. Returns for whom that is which is not.
+    pub fn not_carried(&self, deadline: Instant) -> Vec<ResourceId> {
         // Connections that have broken already are found out first.
         self.progress.look(self);
         self.drain(deadline);
         let view = self.junction.links.view();
         let left = view.all().filter(|link| !self.is_drained(link)).flat_map(|link| link.unsent());
-        let left: Vec<_> = left.collect();
+        left.collect()
+    }
+
+    /// The same. Returns what may not have arrived, but for what resources are told that are still there.
+    pub fn unsent(&self, deadline: Instant) -> Option<Unsent> {
+        let left = self.not_carried(deadline);
         // After that look, which may have found another one broken.
         let untold = *lock(&self.untold);
-        left.into_iter().fold(untold, |before, to| Some(Unsent::with(before, to)))
+        Unsent::after(untold, left)
     }
 
     /// Whether everything that was sent by `link` is with the other end, or with its kernel. If it breaks now nothing
@@ -181,7 +187,7 @@ mod tests {
     use crate::config::Config;
     use crate::directory::{Server, ServerConfig};
     use crate::frame::Reason;
-    use crate::id::{ContextId, ResourceId};
+    use crate::id::ContextId;
     use crate::inbox::{NOTICES_MOST, Undelivered};
     use crate::matching::Tag;
 

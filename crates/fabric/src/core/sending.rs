@@ -13,6 +13,7 @@ use crate::pacing::Carriage;
 use crate::payload::{Buffer, Payload};
 use crate::progress::Parker;
 use crate::transport::Broken;
+use std::mem;
 use std::sync::Arc;
 
 impl Core {
@@ -47,13 +48,13 @@ impl Core {
         sent
     }
 
-    /// Sends a message.
+    /// Sends a message: what is given is taken out of `payload` then.
     pub fn send(
         &self,
         from: Place,
         to: ResourceId,
         tag: Tag,
-        payload: Payload<'_>,
+        payload: &mut Payload<'_>,
         patience: Patience,
     ) -> Result<(), SendError> {
         if payload.len() as u64 > self.config.message_most {
@@ -76,9 +77,7 @@ impl Core {
             Payload::Lent(data) if data.len() > EAGER_MOST => {
                 self.lend(link, from, to.place, tag, data, patience)
             }
-            mut short => {
-                self.attempt(link, patience, || link.message(from, to.place, tag, &mut short, 0))
-            }
+            short => self.attempt(link, patience, || link.message(from, to.place, tag, short, 0)),
         };
         self.flush_soon(link);
         sent.inspect_err(|error| {
@@ -94,10 +93,10 @@ impl Core {
         from: Place,
         to: Place,
         tag: Tag,
-        mut data: Buffer,
+        data: &mut Buffer,
         patience: Patience,
     ) -> Result<(), SendError> {
-        self.attempt(link, patience, || link.offer_given(from, to, tag, &mut data))
+        self.attempt(link, patience, || link.offer_given(from, to, tag, data))
     }
 
     fn lend(
@@ -165,7 +164,7 @@ impl Core {
         from: Place,
         to: Place,
         tag: Tag,
-        payload: Payload<'_>,
+        payload: &mut Payload<'_>,
         patience: Patience,
     ) -> Result<(), SendError> {
         // A given buffer was there before; only what is copied takes memory.
@@ -190,7 +189,7 @@ impl Core {
             }
         }
         let from = ResourceId { context: self.id, place: from };
-        let body = Body::Whole(payload.into_buffer());
+        let body = Body::Whole(mem::replace(payload, Payload::Lent(&[])).into_buffer());
         let message = Arrived { from, tag, body, link: 0, charge };
         match self.deliver(to, message) {
             Ok(None) => Ok(()),
