@@ -170,8 +170,8 @@ mod keeper;
 mod link;
 mod links;
 mod listen;
-mod mapping;
 mod looking;
+mod mapping;
 mod progress;
 mod ring;
 #[cfg(test)]

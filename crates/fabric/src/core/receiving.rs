@@ -57,7 +57,12 @@ impl Core {
         }
         let data = match body {
             Body::Whole(data) => data,
-            Body::Offered(offered) => offered.link.assembled(offered.token)?.into(),
+            Body::Offered(offered) => {
+                let data = offered.link.assembled(offered.token);
+                // It held up what its sender has sent after it. Who was woken for it may be another than this thread.
+                self.fetched(place);
+                data?.into()
+            }
         };
         Some(Message { from, tag, data })
     }
@@ -128,5 +133,64 @@ impl Core {
     fn answer(&self, link: &Link, frame: Frame) {
         link.answer(frame);
         self.flush_soon(link);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attrs;
+    use crate::config::Config;
+    use crate::context::Context;
+    use crate::directory::{Server, ServerConfig};
+    use crate::flow::CHARGE_LEAST;
+    use crate::frame::EAGER_MOST;
+    use crate::matching::Tag;
+    use std::thread;
+    use std::time::Duration;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn sleeper() -> Arc<Parker> {
+        thread::spawn(Parker::current).join().unwrap()
+    }
+
+    /// Goal: what a long message held up does not wait for the next that comes. Method: a thread that only looks takes the long
+    /// one, after another that wants it was woken for its end; a third wants the short one behind it.
+    #[test]
+    fn who_takes_a_long_message_wakes_who_wants_what_it_held_up() {
+        let name = format!("receiving-{}", std::process::id());
+        let (node, address) = ("n1".into(), ([127, 0, 0, 1], 0).into());
+        let server = ServerConfig { name: name.clone(), node, address, members: vec![], key: None };
+        let _server = Server::start(server).unwrap();
+        let config = Config { directory: name, ..Config::default() };
+        let open = || Context::open(config.clone()).unwrap();
+        let (here, there) = (open(), open());
+        let (receiver, sender) =
+            (here.register(attrs! {}).unwrap(), there.register(attrs! {}).unwrap());
+        let (core, to) = (here.core(), receiver.id());
+        let inbox = core.junction.inboxes.at(to.place).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                sender.send_within(to, Tag(1), vec![0; EAGER_MOST + 1], LONG).unwrap();
+                sender.send_within(to, Tag(2), b"", LONG).unwrap();
+                there.flush(LONG).unwrap();
+            });
+            while inbox.with(|inbox| inbox.charged()) != Some(2 * u64::from(CHARGE_LEAST)) {
+                core.progress.look(core);
+            }
+            let [for_long, for_all] = [sleeper(), sleeper()];
+            let taken = std::iter::repeat_with(|| {
+                inbox.with(|inbox| {
+                    inbox.delist_receiver(&for_all);
+                    inbox.enlist_receiver(Match::tag(1), &for_long);
+                    inbox.enlist_receiver(Match::any(), &for_all);
+                });
+                receiver.try_recv(Match::tag(1)).unwrap()
+            });
+            assert_eq!(taken.flatten().next().unwrap().data.len(), EAGER_MOST + 1);
+            let sleeps = inbox.with(Inbox::next_receiver).flatten();
+            assert!(sleeps.is_none(), "beside a message that it may take");
+        });
     }
 }
