@@ -281,9 +281,9 @@ ktf_result ktf_log_set(const ktf_log *log);
  * lost without a word. KTF_NO_DAEMON, KTF_INVALID, KTF_SYSTEM. */
 ktf_result ktf_context_open(const ktf_config *config, ktf_context **context);
 
-/* Waits until everything that was sent is carried, for at most timeout, also what other threads send
- * meanwhile. Short messages are carried when the other context, or its node's kernel, has them; long ones
- * when their receivers do. KTF_UNDELIVERED when some are not by then: ktf_error_text() says how many, and
+/* Waits until everything that was sent is carried, for at most timeout. What other threads send meanwhile
+ * is waited for as well. Short messages are carried when the other context, or its node's kernel, has
+ * them; long ones when their receivers do. KTF_UNDELIVERED when some are not by then: ktf_error_text() says how many, and
  * whom the first of them is for. They still may be. What is known not to have arrived is told by
  * ktf_message_receive(), and does not count here. KTF_INVALID. */
 ktf_result ktf_context_flush(const ktf_context *context, int64_t timeout);
