@@ -6,7 +6,7 @@
 
 use crate::cgroup::{
     CgroupError, Group, Hierarchy, make_numbered, move_into, processes_below, read, refused,
-    remove_with_descendants, retry,
+    remove_with_descendants, retry_within, write,
 };
 use crate::process::Identity;
 use std::collections::BTreeSet;
@@ -15,6 +15,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The group of a process in each hierarchy, as `/proc/PID/cgroup` tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,19 +45,22 @@ impl Group {
         set_attribute(&inner, ORIGIN, origin.0.as_bytes())?;
         let moved = self.move_into_inner(&inner, process.pid).and_then(|()| check_same(process));
         if moved.is_err() {
-            self.give_back_from(&inner)?;
+            self.give_back_from(&inner, until_limit())?;
         }
         moved.map(|()| Some(Borrowed { inner }))
     }
 
-    /// Has all that were taken in be in every hierarchy: an agent that was killed in the middle has moved them in the one
-    /// of version 2 alone.
+    /// Has all that were taken in be in every hierarchy, and go on: an agent that was killed in the middle has moved them in
+    /// the one of version 2 alone, or has them stand still.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn complete_borrowed(&self) -> Result<(), CgroupError> {
         let inner = inner_groups(&self.in_version_2()?)?;
-        inner.iter().try_for_each(|inner| self.complete(inner))
+        inner.iter().try_for_each(|inner| {
+            drop(Frozen(inner));
+            self.complete(inner)
+        })
     }
 
     /// As [`Self::borrow`], for a process of a service: all that came from one place have one group.
@@ -93,7 +97,7 @@ impl Group {
         for inner in inner_groups(&self.in_version_2()?)? {
             let unit = attribute(&inner, SERVICE)?;
             if !unit.is_empty() && which(&unit) {
-                self.give_back_from(&inner)?;
+                self.give_back_from(&inner, until_limit())?;
             }
         }
         Ok(())
@@ -128,6 +132,25 @@ impl Group {
         let version_2 = self.hierarchies().iter().find(|h| h.controller().is_none())?;
         let from = Path::new(path.trim_start_matches('/'));
         limit_between(version_2.root(), from, self.path())
+    }
+
+    /// The same of the hierarchies of version 1, and of what the process is in there; nothing if it has ended.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn limit_left_in_version_1(&self, pid: i32) -> Result<Option<PathBuf>, CgroupError> {
+        match Origin::of(pid) {
+            Err(error) if error.is_away() => Ok(None),
+            origin => Ok(self.limit_left_in_version_1_from(&origin?)),
+        }
+    }
+
+    fn limit_left_in_version_1_from(&self, origin: &Origin) -> Option<PathBuf> {
+        let mut all = self.hierarchies().iter().filter(|h| h.controller().is_some());
+        all.find_map(|hierarchy| {
+            let from = origin.path(hierarchy.controller())?.trim_start_matches('/');
+            limit_between(hierarchy.root(), Path::new(from), self.path())
+        })
     }
 
     /// Whose the group `path` of version 2 is.
@@ -205,7 +228,7 @@ impl Group {
     /// # Errors
     /// As [`Self::give_back`].
     pub fn undo_borrow(&self, borrowed: &Borrowed) -> Result<(), CgroupError> {
-        self.give_back_from(&borrowed.inner)
+        self.give_back_from(&borrowed.inner, until_limit())
     }
 
     /// Lets all of them go back to where they were, or to the root of the hierarchy if that is no
@@ -214,26 +237,78 @@ impl Group {
     /// # Errors
     /// If the kernel refuses, or they start others faster than they can be moved.
     pub fn give_back(&self) -> Result<(), CgroupError> {
-        for directory in inner_groups(&self.in_version_2()?)? {
-            self.give_back_from(&directory)?;
-        }
-        Ok(())
+        self.give_back_until(until_limit())
     }
 
-    fn give_back_from(&self, directory: &Path) -> Result<(), CgroupError> {
+    /// As [`Self::give_back`], for those who have not that much time, and can try again: who has gone back stays there. Moves
+    /// two at least.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or some are left then.
+    pub fn give_back_until(&self, until: Instant) -> Result<(), CgroupError> {
+        let mut done = Ok(());
+        for (number, directory) in inner_groups(&self.in_version_2()?)?.iter().enumerate() {
+            if number > 0 && Instant::now() >= until {
+                return done.and(Err(late(directory)));
+            }
+            done = done.and(self.give_back_from(directory, until));
+        }
+        done
+    }
+
+    fn give_back_from(&self, directory: &Path, until: Instant) -> Result<(), CgroupError> {
         let origin = Origin(attribute(directory, ORIGIN)?);
-        for _ in 0..ROUNDS {
-            let pids = pids_in(directory)?;
+        let (mut known, mut at_a_time, mut frozen) = (None::<BTreeSet<i32>>, 1, None);
+        loop {
+            let pids: BTreeSet<i32> = pids_in(directory)?.into_iter().collect();
             if pids.is_empty() {
                 break;
             }
-            // Version 2 last: until then it is known to be borrowed.
-            for hierarchy in self.hierarchies() {
-                pids.iter().try_for_each(|pid| origin.take_back(&**hierarchy, *pid))?;
+            // Who starts others meanwhile starts no more: each goes on where it comes to. Nobody else is held up.
+            if known.as_ref().is_some_and(|known| !pids.is_subset(known)) {
+                frozen.get_or_insert_with(|| Frozen::new(directory));
             }
+            for pid in pids.iter().take(at_a_time) {
+                // Version 2 last: until then it is known to be borrowed.
+                let mut all = self.hierarchies().iter();
+                all.try_for_each(|hierarchy| origin.take_back(&**hierarchy, *pid))?;
+                // Not before it was seen whether there are new ones: without that these might be chased for ever.
+                if at_a_time > 1 && Instant::now() >= until {
+                    return Err(late(directory));
+                }
+            }
+            (known, at_a_time) = (Some(pids), 2 * at_a_time);
         }
-        retry(|| remove_with_descendants(directory))
+        drop(frozen);
+        let patience = until.saturating_duration_since(Instant::now());
+        retry_within(patience, || remove_with_descendants(directory))
     }
+}
+
+/// A group whose processes stand still until this is dropped, where the kernel can have them do so (Linux 5.2).
+struct Frozen<'a>(&'a Path);
+
+impl<'a> Frozen<'a> {
+    fn new(directory: &'a Path) -> Self {
+        let _ = write(&directory.join(FREEZE), 1);
+        Self(directory)
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        let _ = write(&self.0.join(FREEZE), 0);
+    }
+}
+
+/// Some of those in there have not gone back in time.
+fn late(directory: &Path) -> CgroupError {
+    refused("give back", directory)(io::ErrorKind::TimedOut.into())
+}
+
+/// Until when those are waited for who go back and are not over.
+fn until_limit() -> Instant {
+    Instant::now() + BACK_LIMIT
 }
 
 impl Origin {
@@ -259,6 +334,16 @@ impl Origin {
         Path::new(path).strip_prefix(group).ok()
     }
 
+    /// Whether it is in this group, in any hierarchy, and was not taken in.
+    pub(crate) fn is_own(&self, group: &Group) -> bool {
+        let is_in = |hierarchy: &dyn Hierarchy| {
+            let path = self.path(hierarchy.controller()).unwrap_or_default();
+            Path::new(path.trim_start_matches('/')).starts_with(group.path())
+        };
+        group.hierarchies().iter().any(|hierarchy| is_in(&**hierarchy))
+            && self.inside(group.path(), PREFIX).is_none()
+    }
+
     /// The group right inside of `group` that it is in, if the name of that begins so.
     fn inside(&self, group: &Path, prefix: &str) -> Option<&str> {
         let name = self.below(group)?.components().next()?.as_os_str().to_str()?;
@@ -282,21 +367,35 @@ impl Origin {
     }
 }
 
-/// The first of [`LIMITS`] that holds in `from` and not in `to`, both below `root`.
+/// The first of [`LIMITS`] that holds in `from` and not in `to`, both below `root`; not those of groups inside of `to`, which
+/// are ours.
 fn limit_between(root: &Path, from: &Path, to: &Path) -> Option<PathBuf> {
     let left = from.ancestors().take_while(|group| !to.starts_with(group));
-    let mut files = left.flat_map(|group| LIMITS.map(|name| group.join(name)));
+    let theirs = left.filter(|group| !group.starts_with(to));
+    let mut files = theirs.flat_map(|group| LIMITS.map(|name| group.join(name)));
     let is_limit = |file: &PathBuf| {
         let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
-        !(text.trim().is_empty() || text.starts_with("max"))
+        !(text.trim().is_empty() || text.starts_with("max") || text.trim() == "-1")
     };
     files.find(is_limit)
 }
 
-/// What a group of version 2 keeps its processes from. How many there may be is not among them: systemd limits that for every
-/// user, and a job has a limit of its own.
-const LIMITS: [&str; 5] =
-    ["memory.max", "memory.high", "memory.swap.max", "cpu.max", "cpuset.cpus"];
+/// What a group keeps its processes from, of both versions. How many there may be is not among them: systemd limits that for
+/// every user, and a job has a limit of its own ([`Group::limit_tasks`]), wherever groups can have one. Of version 1 those
+/// that are left: jobs have no groups in its other hierarchies.
+const LIMITS: [&str; 11] = [
+    "memory.max",
+    "memory.high",
+    "memory.swap.max",
+    "cpu.max",
+    "cpuset.cpus",
+    "io.max",
+    "cpu.cfs_quota_us",
+    "blkio.throttle.read_bps_device",
+    "blkio.throttle.write_bps_device",
+    "blkio.throttle.read_iops_device",
+    "blkio.throttle.write_iops_device",
+];
 
 /// Moves all that is in the group `inner` into `directory`, of another hierarchy, too: what a process starts after it was
 /// moved in the one, and before it is in the other, is in the one alone.
@@ -410,6 +509,8 @@ fn c_path(path: &Path) -> Result<CString, CgroupError> {
 
 /// No job's program makes groups with this name: they are inside of a job's group.
 const PREFIX: &str = "_borrowed.";
+/// By what a group of version 2 stands still (cgroup-v2.rst, "Core Interface Files").
+const FREEZE: &str = "cgroup.freeze";
 const ORIGIN: &CStr = c"trusted.keeptime.origin";
 /// Whose processes are inside, if a service's.
 const SERVICE: &CStr = c"trusted.keeptime.service";
@@ -417,6 +518,8 @@ const SERVICE: &CStr = c"trusted.keeptime.service";
 pub(crate) const ATTRIBUTE_BYTES_MAX: usize = 64 * 1024;
 /// Of one job, at a time: what a person or a script names one by one.
 const BORROWED_MAX: usize = 1_024;
+/// Many times what those need who do not start others without end.
+const BACK_LIMIT: Duration = Duration::from_secs(1);
 /// Each round moves all that are there; who forks as fast as that is a fork bomb.
 pub(crate) const ROUNDS: usize = 100;
 
@@ -459,6 +562,27 @@ mod tests {
         // What holds for both is not left.
         assert_eq!(left(session, "user.slice/user-7.slice/keeptime"), None);
         assert_eq!(left("", "keeptime/n1"), None);
+        write("cpu.max", "max 100000\n");
+        write("io.max", "8:0 rbps=1000 wbps=max riops=max wiops=max\n");
+        assert_eq!(left(session, "keeptime/n1").as_deref(), Some("user.slice/user-7.slice/io.max"));
+    }
+
+    // Goal: limits of version 1 are not left either, but for those that are ours. Method: a directory in the place of a hierarchy.
+    #[test]
+    fn limits_of_version_1_that_would_be_left_are_found() {
+        let root = tempfile::tempdir().unwrap();
+        let all = Hierarchies::of(Some(V1::at(root.path())), None, None).unwrap();
+        let node = all.group("keeptime/n1").unwrap();
+        let left = |path: &str, quota: &str| {
+            let directory = root.path().join(path);
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(directory.join("cpu.cfs_quota_us"), quota).unwrap();
+            node.limit_left_in_version_1_from(&Origin(format!("2:cpu:/{path}\n0::/\n")))
+        };
+        assert_eq!(left("user.slice", "-1\n"), None);
+        let file = PathBuf::from("user.slice/cpu.cfs_quota_us");
+        assert_eq!(left("user.slice", "50000\n"), Some(file));
+        assert_eq!(left("keeptime/n1/r1/_borrowed.0", "50000\n"), None);
     }
 
     // Goal: a reservation takes in any number of processes, one after the other. Method: as many as there may be at a time, of

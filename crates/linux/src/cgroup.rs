@@ -22,13 +22,13 @@ pub use cpu_limit::{CPU_PERIOD, CpuLimit};
 pub use error::CgroupError;
 pub use hierarchies::Hierarchies;
 pub use hierarchy::{Hierarchy, Rank};
-pub use v1::{V1, V1Disk};
+pub use v1::{V1, V1Disk, V1Tasks};
 pub use v2::V2;
 
 pub(crate) use error::refused;
 pub(crate) use files::{
     make_directory, make_numbered, move_into, parse_number, processes_below, read,
-    remove_directory, remove_with_descendants, retry, with_descendants, write,
+    remove_directory, remove_with_descendants, retry, retry_within, with_descendants, write,
 };
 
 use crate::bound::{attribute, set_attribute};
@@ -233,6 +233,20 @@ impl Group {
         throttle.apply(&self.path, &ops)
     }
 
+    /// Lets it have so many processes and threads together, with those in the groups inside: no more are started. Who comes from
+    /// elsewhere comes in all the same. Nothing happens where nothing here counts them.
+    ///
+    /// # Errors
+    /// If it is away, or the kernel refuses: none, or more than there are numbers of processes.
+    pub fn limit_tasks(&self, most: u32) -> Result<(), CgroupError> {
+        let Some(root) = &self.hierarchies.tasks else { return Ok(()) };
+        let path = root.join(&self.path).join("pids.max");
+        match read(&path)?.trim() == most.to_string() {
+            true => Ok(()),
+            false => write(&path, most),
+        }
+    }
+
     /// What its processes read and wrote, by disk; nothing where nobody counts.
     ///
     /// # Errors
@@ -401,6 +415,36 @@ mod tests {
         assert_eq!(content(unified.path().join("keeptime/n1/cpu.weight")), "10000");
         assert_eq!(content(cpu.path().join("keeptime/cpu.shares")), "2048\n");
         assert_eq!(content(cpu.path().join("keeptime/n1/cpu.shares")), "102400");
+    }
+
+    // Goal: no job has more processes than it may, whatever hierarchies there are. Method: both versions, where that can be limited
+    // and where it cannot.
+    #[test]
+    fn processes_and_threads_are_limited_where_they_can_be() {
+        let (unified, v2) = v2_fixture("cpu pids");
+        let (without, v2_without) = v2_fixture("cpu");
+        let v1 = tempfile::tempdir().unwrap();
+        for root in [&unified, &without, &v1] {
+            let files = [("cgroup.subtree_control", ""), ("cpu.weight", "100")];
+            with_files(&root.path().join("keeptime"), &files);
+        }
+        for root in [&unified, &v1] {
+            with_files(&root.path().join("keeptime"), &[("pids.max", "max\n")]);
+        }
+        let tasks = Some(V1Tasks::at(v1.path()));
+        for (all, limited) in [
+            (Hierarchies::any_of(None, None, None, Some(v2)), Some(&unified)),
+            (Hierarchies::any_of(None, None, tasks, Some(v2_without.clone())), Some(&v1)),
+            (Hierarchies::any_of(None, None, None, Some(v2_without)), None),
+        ] {
+            let group = all.group("keeptime").unwrap();
+            group.create().unwrap();
+            group.limit_tasks(77).unwrap();
+            let limit = limited.map(|root| root.path().join("keeptime/pids.max"));
+            let limit = limit.map(|path| std::fs::read_to_string(path).unwrap());
+            assert_eq!(limit.as_deref(), limited.map(|_| "77"));
+        }
+        assert!(!without.path().join("keeptime/pids.max").exists());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
+use std::path::PathBuf;
 
 /// One open connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,26 +52,56 @@ pub fn connections() -> Result<Vec<Connection>, SyscallError> {
     Ok(found)
 }
 
-/// Those of `connections` that a process has open.
+/// Those of `connections` that these processes have open.
 ///
 /// # Errors
-/// If its descriptors cannot be read: no privilege. A process that has ended has none. Of one that has more than
-/// 16,384 open, the first count.
-pub fn of_process(pid: i32, connections: &[Connection]) -> Result<Vec<Connection>, SyscallError> {
-    let path = format!("/proc/{pid}/fd");
-    let entries = match std::fs::read_dir(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(SyscallError::of_io("open", &path))?,
-    };
-    let open = entries.flatten().take(OPEN_MOST);
-    let links = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
-    let inodes: BTreeSet<u32> =
-        links.filter_map(|link| parse_link(link.to_str().unwrap_or_default())).collect();
+/// If their descriptors cannot be read: no privilege. A process that has ended has none. Where they have more than
+/// [`DESCRIPTORS_MAX`] together, the first count.
+pub fn of_processes(
+    pids: &[i32],
+    connections: &[Connection],
+) -> Result<Vec<Connection>, SyscallError> {
+    let inodes = inodes(pids, DESCRIPTORS_MAX)?;
     Ok(connections.iter().filter(|c| inodes.contains(&c.inode)).copied().collect())
 }
 
-/// Descriptors of a process that are looked at: nobody keeps an agent busy with them.
-const OPEN_MOST: usize = 16_384;
+/// How many descriptors these processes have together: no more than one above [`DESCRIPTORS_MAX`] are counted.
+///
+/// # Errors
+/// As [`of_processes`].
+pub fn count_descriptors(pids: &[i32]) -> Result<usize, SyscallError> {
+    let mut count = 0;
+    for pid in pids {
+        count += descriptors(*pid)?.take(DESCRIPTORS_MAX + 1 - count).count();
+    }
+    Ok(count)
+}
+
+/// Descriptors that are looked at at a time, some microseconds each: nobody keeps an agent busy with them.
+pub const DESCRIPTORS_MAX: usize = 16_384;
+
+/// What sockets of these processes are known by; of all their descriptors together the first `most` count.
+fn inodes(pids: &[i32], most: usize) -> Result<BTreeSet<u32>, SyscallError> {
+    let (mut found, mut left) = (BTreeSet::new(), most);
+    for pid in pids {
+        for path in descriptors(*pid)?.take(left) {
+            left -= 1;
+            let link = std::fs::read_link(path).ok();
+            found.extend(link.and_then(|link| parse_link(link.to_str().unwrap_or_default())));
+        }
+    }
+    Ok(found)
+}
+
+/// The links that stand for a process's descriptors; none if it has ended.
+fn descriptors(pid: i32) -> Result<impl Iterator<Item = PathBuf>, SyscallError> {
+    let path = format!("/proc/{pid}/fd");
+    let entries = match std::fs::read_dir(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        entries => Some(entries.map_err(SyscallError::of_io("open", path))?),
+    };
+    Ok(entries.into_iter().flatten().flatten().map(|entry| entry.path()))
+}
 
 fn dump(family: u8, protocol: Protocol, found: &mut Vec<Connection>) -> Result<(), SyscallError> {
     let object = format!("{protocol} sockets");
@@ -221,6 +252,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::fd::OwnedFd;
+    use std::process::{Command, Stdio};
 
     // What the kernel says about connections of our own, asked without privilege.
     #[test]
@@ -233,7 +266,7 @@ mod tests {
             Err(error) => return crate::testing::skip(&["sock_diag".into()], &error.to_string()),
             Ok(all) => all,
         };
-        let own = of_process(std::process::id() as i32, &all).unwrap();
+        let own = of_processes(&[std::process::id() as i32], &all).unwrap();
         let find = |local: std::net::SocketAddr| {
             *own.iter().find(|c| std::net::SocketAddr::V4(c.local) == local).unwrap()
         };
@@ -246,7 +279,33 @@ mod tests {
         // The listener itself talks to nobody.
         let listening = |c: &&Connection| c.remote.port() == 0;
         assert_eq!(all.iter().find(listening), None);
-        assert_eq!(of_process(i32::MAX, &all).unwrap(), []);
+        assert_eq!(of_processes(&[i32::MAX], &all).unwrap(), []);
+    }
+
+    // Goal: many processes with many descriptors cost no more than one. Method: two whose first is a
+    // socket.
+    #[test]
+    fn descriptors_of_all_processes_count_together() {
+        let mut programs = [0, 1].map(|_| {
+            let socket = OwnedFd::from(UdpSocket::bind("127.0.0.1:0").unwrap());
+            let mut command = Command::new("sleep");
+            command.arg("60").stdin(socket).stdout(Stdio::null()).stderr(Stdio::null());
+            command.spawn().unwrap()
+        });
+        let pids = programs.each_ref().map(|program| program.id() as i32);
+        let each = pids.map(|pid| count_descriptors(&[pid]).unwrap());
+        assert_eq!(count_descriptors(&pids).unwrap(), each.iter().sum::<usize>());
+        let link = |pid| std::fs::read_link(format!("/proc/{pid}/fd/0")).unwrap();
+        let sockets = pids.map(|pid| parse_link(link(pid).to_str().unwrap()).unwrap());
+        let found = [0, 1, each[0], each[0] + 1].map(|most| {
+            let found = inodes(&pids, most).unwrap();
+            sockets.map(|socket| found.contains(&socket))
+        });
+        for program in &mut programs {
+            program.kill().unwrap();
+            program.wait().unwrap();
+        }
+        assert_eq!(found, [[false, false], [true, false], [true, false], [true, true]]);
     }
 
     #[test]

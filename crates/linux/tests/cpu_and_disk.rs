@@ -87,6 +87,11 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
+fn children_of(pid: i32) -> Vec<i32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
 /// What the kernel still admits, or the reason why that cannot be tested.
 fn admissible() -> Option<CpuPpm> {
     match deadline::admissible() {
@@ -311,6 +316,59 @@ fn what_was_borrowed_goes_back_with_all_that_it_started() {
     assert!(error.is_away(), "{error}");
 }
 
+// Goal: who starts another and ends, again and again, keeps nobody busy with its going back, and goes on there. Method: chains
+// of such shells, of which those at home are never the same, in a PID namespace: nobody has to wait for those that end.
+#[test]
+fn who_starts_others_without_end_goes_back() {
+    let _alone = alone();
+    let (Some(home), Some(job)) = (TestGroup::new("home"), TestGroup::new("chains")) else {
+        return;
+    };
+    let link = r#"sh -c "$0" "$0" &"#;
+    let chains = format!(
+        "trap '' CHLD; read x; for i in 1 2 3 4 5 6 7 8; do sh -c '{link}' '{link}' & done; sleep 60"
+    );
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--pid", "--fork", "--kill-child", "sh", "-c", &chains]).stdin(Stdio::piped());
+    let mut program = Program(unshare.spawn().unwrap());
+    wait_until("the first of the namespace", || children_of(program.pid()).len() == 1);
+    let first = children_of(program.pid())[0];
+    home.0.join(first).unwrap();
+    job.0.borrow(Identity::of(first).unwrap().unwrap()).unwrap();
+    program.go();
+    wait_until("chains", || job.0.borrowed().unwrap().len() > 8);
+    let patience = Duration::from_millis(50);
+    wait_until("their return", || job.0.give_back_until(Instant::now() + patience).is_ok());
+    assert!(job.0.pids().unwrap().is_empty() && job.0.children().unwrap().is_empty());
+    let at_home = home.0.pids().unwrap();
+    let is_new = |pid: &i32| !at_home.contains(pid);
+    wait_until("others at home", || home.0.pids().unwrap().iter().any(is_new));
+}
+
+// Goal: a job that is over ends, whoever of those it has borrowed has not gone back yet; these go on. Method: a command beside
+// three processes that go back together, and time for two of them.
+#[test]
+fn who_has_not_gone_back_keeps_no_command_alive_and_is_not_killed() {
+    let _alone = alone();
+    let Some(job) = TestGroup::new("over") else { return };
+    let mut command = Program::shell("exec sleep 60");
+    job.0.take_in(command.identity()).unwrap();
+    let mut borrowed = Program::waiting("sleep 61 & sleep 60; :");
+    job.0.borrow(borrowed.identity()).unwrap();
+    borrowed.go();
+    wait_until("its children", || job.0.borrowed().unwrap().len() == 3);
+    let error = job.0.give_back_until(Instant::now()).unwrap_err().to_string();
+    assert!(error.contains("give back of"), "{error}");
+    let ended = std::thread::spawn(move || command.0.wait().unwrap());
+    job.0.kill_all().unwrap();
+    assert!(!ended.join().unwrap().success());
+    let left = job.0.borrowed().unwrap();
+    assert_eq!(left.len(), 1);
+    wait_until("its return", || job.0.give_back_until(Instant::now()).is_ok());
+    assert!(Identity::of(left[0]).unwrap().is_some());
+    kill(Pid::from_raw(left[0]), Signal::SIGKILL).unwrap();
+}
+
 // Goal: whoever parts their threads among groups of their own, as virtual machines' managers do, is found and ended as
 // everybody is. Method: a threaded group inside of one of ours, of which the kernel names no processes.
 #[test]
@@ -380,12 +438,7 @@ fn a_command_of_a_command_ends_and_the_other_goes_on() {
     let outer = job.0.take_in(program.identity()).unwrap();
     program.go();
     wait_until("its children", || job.0.pids().unwrap().len() == 4);
-    let child = |pid: i32| {
-        let path = format!("/proc/{pid}/task/{pid}/children");
-        let children = std::fs::read_to_string(path).unwrap();
-        children.split_whitespace().next().unwrap().parse::<i32>().unwrap()
-    };
-    let second = Identity::of(child(program.pid())).unwrap().unwrap();
+    let second = Identity::of(children_of(program.pid())[0]).unwrap().unwrap();
     let inner = job.0.take_in(second).unwrap();
     assert_ne!(inner, outer);
     for (process, started) in [(second, &inner), (program.identity(), &outer)] {

@@ -4,7 +4,7 @@
 use keeptime_linux::egress::{BEST_EFFORT_MINOR, CONTROL_MINOR, FLOW_MINOR_MIN, Flow, Link};
 use keeptime_linux::flows::{FlowKey, FlowMark, FlowOp, FlowTable, Flows, Settings, diff};
 use keeptime_linux::netlink::Socket;
-use keeptime_linux::sockets::{Connection, connections, of_process};
+use keeptime_linux::sockets::{Connection, connections, of_processes};
 use keeptime_linux::tc::{Handle, Hook, TREE_MAJOR, programs};
 use keeptime_linux::testing::rig::Rig;
 use keeptime_linux::testing::{can, in_network_namespace, marks, skip};
@@ -372,7 +372,7 @@ fn a_socket_that_is_open_already_is_bound_and_let_go() {
             let index = nix::net::if_::if_nametoindex("eth0").unwrap();
             let mut flows = Flows::adopt(&mut Socket::open().unwrap(), index).unwrap().unwrap();
             let all = connections().unwrap();
-            let own = of_process(std::process::id() as i32, &all).unwrap();
+            let own = of_processes(&[std::process::id() as i32], &all).unwrap();
             let is_it = |c: &&Connection| SocketAddr::V4(c.local) == local;
             let cookie = own.iter().find(is_it).unwrap().cookie;
             work(&mut flows, cookie, cgroup_id);

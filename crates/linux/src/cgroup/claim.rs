@@ -135,7 +135,7 @@ mod tests {
 
     fn nodes() -> (TempDir, [Group; 2]) {
         let (directory, v2) = v2_fixture("memory");
-        let all = Hierarchies::any_of(None, None, Some(v2));
+        let all = Hierarchies::any_of(None, None, None, Some(v2));
         let nodes = ["keeptime/n1", "keeptime/lab/n2"].map(|path| all.group(path).unwrap());
         (directory, nodes)
     }

@@ -107,10 +107,16 @@ pub(crate) fn remove_with_descendants(directory: &Path) -> Result<(), CgroupErro
 }
 
 /// Tries again while somebody else changes the same groups, or processes are still ending.
-pub(crate) fn retry(
+pub(crate) fn retry(action: impl FnMut() -> Result<(), CgroupError>) -> Result<(), CgroupError> {
+    retry_within(RETRY_LIMIT, action)
+}
+
+/// As [`retry`], for those who have not that much time. Tries once at least.
+pub(crate) fn retry_within(
+    patience: Duration,
     mut action: impl FnMut() -> Result<(), CgroupError>,
 ) -> Result<(), CgroupError> {
-    for _ in 0..RETRIES {
+    for _ in 0..patience.as_millis() / POLL_SPAN.as_millis() {
         match action() {
             Err(error) if error.is_retryable() => std::thread::sleep(POLL_SPAN),
             done => return done,
@@ -162,8 +168,8 @@ pub(crate) fn parse_number(path: &Path, text: &str) -> Result<u64, CgroupError> 
 const DIRECTORY_MODE: u32 = 0o755;
 /// Between two looks at processes that are ending, or two tries.
 pub(super) const POLL_SPAN: Duration = Duration::from_millis(5);
-/// One second together: many times what an ending process needs.
-const RETRIES: usize = 200;
+/// Many times what an ending process needs.
+pub(super) const RETRY_LIMIT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

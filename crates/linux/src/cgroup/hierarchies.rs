@@ -1,6 +1,6 @@
 //! The hierarchies of control groups that a machine has mounted.
 
-use super::{CgroupError, Group, Hierarchy, MARK, V1, V1Disk, V2, read};
+use super::{CgroupError, Group, Hierarchy, MARK, V1, V1Disk, V1Tasks, V2, read};
 use crate::disk::Throttle;
 use keeptime_model::Invalid;
 use std::path::{Component, Path, PathBuf};
@@ -12,6 +12,8 @@ pub struct Hierarchies {
     pub(super) all: Arc<[Box<dyn Hierarchy>]>,
     pub(super) unified: Option<V2>,
     pub(super) throttle: Option<Throttle>,
+    /// Where processes and threads are limited, if anywhere: both versions call the files alike.
+    pub(super) tasks: Option<PathBuf>,
 }
 
 impl Hierarchies {
@@ -41,9 +43,12 @@ impl Hierarchies {
         let mounts: Vec<_> = text.lines().filter_map(parse_mount).collect();
         let v1 = |controller| best(&mounts, |m| m.is_v1_with(controller));
         let v2 = best(&mounts, |m| m.kind == "cgroup2");
-        let (cpu, disk) = (v1("cpu"), v1("blkio"));
+        let [cpu, disk, tasks] = ["cpu", "blkio", "pids"].map(v1);
         let unified = v2.map(|mount| V2::at(&mount.at, mount.depth)).transpose()?;
-        Ok(Self::any_of(cpu.map(|m| V1::at(&m.at)), disk.map(|m| V1Disk::at(&m.at)), unified))
+        let cpu = cpu.map(|m| V1::at(&m.at));
+        let disk = disk.map(|m| V1Disk::at(&m.at));
+        let tasks = tasks.map(|m| V1Tasks::at(&m.at));
+        Ok(Self::any_of(cpu, disk, tasks, unified))
     }
 
     /// These hierarchies.
@@ -55,19 +60,34 @@ impl Hierarchies {
         disk: Option<V1Disk>,
         unified: Option<V2>,
     ) -> Result<Self, CgroupError> {
-        Self::any_of(cpu, disk, unified).with_cpu()
+        Self::any_of(cpu, disk, None, unified).with_cpu()
     }
 
-    pub(super) fn any_of(cpu: Option<V1>, disk: Option<V1Disk>, unified: Option<V2>) -> Self {
-        let in_v2 = unified.as_ref().filter(|v2| v2.has("io")).map(|v2| Throttle::v2(v2.root()));
-        let throttle = disk.as_ref().map(|disk| Throttle::v1(disk.root())).or(in_v2);
-        // Both controllers may be mounted at one place: then it is one hierarchy.
-        let disk = disk.filter(|disk| cpu.as_ref().is_none_or(|cpu| cpu.root() != disk.root()));
+    pub(super) fn any_of(
+        cpu: Option<V1>,
+        disk: Option<V1Disk>,
+        tasks: Option<V1Tasks>,
+        unified: Option<V2>,
+    ) -> Self {
+        let with = |controller| unified.as_ref().filter(|v2| v2.has(controller)).map(V2::root);
+        let throttle = disk.as_ref().map(|disk| Throttle::v1(disk.root()));
+        let throttle = throttle.or_else(|| with("io").map(Throttle::v2));
+        let limiting = tasks.as_ref().map(V1Tasks::root).or_else(|| with("pids"));
+        let limiting = limiting.map(Path::to_path_buf);
+        let v1 = [
+            cpu.map(|v1| Box::new(v1) as Box<dyn Hierarchy>),
+            disk.map(|v1| Box::new(v1) as Box<dyn Hierarchy>),
+            tasks.map(|v1| Box::new(v1) as Box<dyn Hierarchy>),
+        ];
         let mut all: Vec<Box<dyn Hierarchy>> = Vec::new();
-        all.extend(cpu.map(|v1| Box::new(v1) as Box<dyn Hierarchy>));
-        all.extend(disk.map(|v1| Box::new(v1) as Box<dyn Hierarchy>));
+        for hierarchy in v1.into_iter().flatten() {
+            // Several controllers may be mounted at one place: then it is one hierarchy.
+            if all.iter().all(|other| other.root() != hierarchy.root()) {
+                all.push(hierarchy);
+            }
+        }
         all.extend(unified.clone().map(|v2| Box::new(v2) as Box<dyn Hierarchy>));
-        Self { all: all.into(), unified, throttle }
+        Self { all: all.into(), unified, throttle, tasks: limiting }
     }
 
     fn with_cpu(self) -> Result<Self, CgroupError> {
@@ -154,6 +174,7 @@ mod tests {
 32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
 33 31 0:35 / /sys/fs/cgroup/blkio rw,relatime - cgroup cgroup rw,blkio
 34 31 0:31 / /sys/fs/cgroup/cpuset rw,relatime shared:9 - cgroup cgroup rw,cpuset
+35 31 0:32 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids
 41 31 0:38 / ROOT rw,relatime - cgroup2 cgroup2 rw
 ";
 
@@ -163,15 +184,16 @@ mod tests {
         let text = HYBRID.replace("ROOT", directory.path().to_str().unwrap());
         let found = Hierarchies::from_mountinfo(&text).unwrap();
         let roots: Vec<_> = found.all.iter().map(|h| h.root().to_path_buf()).collect();
-        let [cpu, disk] = ["cpu", "blkio"].map(|name| Path::new("/sys/fs/cgroup").join(name));
-        assert_eq!(roots, [&cpu, &disk, directory.path()]);
+        let names = ["cpu", "blkio", "pids"];
+        let [cpu, disk, tasks] = names.map(|name| Path::new("/sys/fs/cgroup").join(name));
+        assert_eq!(roots, [&cpu, &disk, &tasks, directory.path()]);
         assert_eq!(found.all.iter().filter(|h| h.limits_cpu()).count(), 1);
         assert_eq!(found.throttle(), Some(&Throttle::v1(disk)));
         // Both at one place, as some systems have them: one hierarchy, joined once.
         let text =
             text.replace("cgroup rw,blkio", "cgroup rw").replace("rw,cpu\n", "rw,cpu,blkio\n");
         let found = Hierarchies::from_mountinfo(&text).unwrap();
-        assert_eq!((found.all.len(), found.throttle()), (2, Some(&Throttle::v1(cpu))));
+        assert_eq!((found.all.len(), found.throttle()), (3, Some(&Throttle::v1(cpu))));
     }
 
     // Goal: a hierarchy that can be used is not overlooked for another mount of it. Method: as an agent sees it on a node with
@@ -203,7 +225,7 @@ mod tests {
         let path = directory.path().join("mountinfo");
         std::fs::write(&path, text).unwrap();
         let found = Hierarchies::from_mountinfo(&read(&path).unwrap()).unwrap();
-        assert_eq!(found.all.len(), 3);
+        assert_eq!(found.all.len(), 4);
     }
 
     #[test]

@@ -22,6 +22,12 @@ pub struct V1Disk {
     root: PathBuf,
 }
 
+/// A hierarchy of version 1 with the `pids` controller and none of the others.
+#[derive(Debug, Clone)]
+pub struct V1Tasks {
+    root: PathBuf,
+}
+
 impl V1 {
     /// The hierarchy mounted at `root`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
@@ -30,6 +36,13 @@ impl V1 {
 }
 
 impl V1Disk {
+    /// The hierarchy mounted at `root`.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+}
+
+impl V1Tasks {
     /// The hierarchy mounted at `root`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
@@ -98,6 +111,16 @@ impl Hierarchy for V1Disk {
 
     fn controller(&self) -> Option<&'static str> {
         Some("blkio")
+    }
+}
+
+impl Hierarchy for V1Tasks {
+    fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn controller(&self) -> Option<&'static str> {
+        Some("pids")
     }
 }
 

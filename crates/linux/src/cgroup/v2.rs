@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The controllers of version 2 that are of use.
-const CONTROLLERS: [&str; 2] = ["cpu", "io"];
+const CONTROLLERS: [&str; 3] = ["cpu", "io", "pids"];
 /// The greatest: what is promised is had before others on the machine.
 const WEIGHT: u64 = 10_000;
 /// What the kernel gives a group that is made.
