@@ -44,10 +44,13 @@ pub struct Config {
     /// memory, cores and devices do not hold then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaves_slurm: bool,
-    /// Users' processes may leave control groups (version 2) that limit their memory or processors for those of jobs: these
+    /// Users' processes may leave control groups that limit their memory, processors or disks for those of jobs: these
     /// limits do not hold then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaves_limits: bool,
+    /// Processes and threads that each job may have on this node: no more are started then.
+    #[serde(default = "job_tasks")]
+    pub job_tasks: u32,
     /// The broker's socket for agents. Without it the agent serves whoever asks on this node alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker: Option<PathBuf>,
@@ -62,6 +65,14 @@ pub struct Config {
 fn root() -> String {
     "root".into()
 }
+
+/// Many for a program, and few enough to be looked at again and again.
+pub const fn job_tasks() -> u32 {
+    8_192
+}
+
+/// The kernel has no more numbers of processes than this (`PID_MAX_LIMIT`).
+const TASKS_MAX: u32 = 4_194_304;
 
 impl Config {
     /// Reads and checks a configuration file.
@@ -82,6 +93,10 @@ impl Config {
             // All that is below it would be the agent's: labs of the same machine too.
             let expected = format!("a group below it, such as {MARK}/node");
             return Err(Invalid::new("cgroup", MARK, expected));
+        }
+        if !(1..=TASKS_MAX).contains(&config.job_tasks) {
+            let expected = format!("1 to {TASKS_MAX}");
+            return Err(Invalid::new("job_tasks", config.job_tasks, expected));
         }
         if config.disk_rates().len() < config.disks.len() {
             let devices: Vec<_> = config.disks.iter().map(|disk| disk.device.to_string()).collect();
@@ -180,6 +195,8 @@ mod tests {
             ("\"200 Mbit/s\"", "\"fast\"", "rate: \"fast\""),
             ("\"eth0\"", "\"\"", "device"),
             ("device", "devise", "unknown field `devise`"),
+            ("node =", "job_tasks = 0\nnode =", "job_tasks: \"0\""),
+            ("node =", "job_tasks = 4194305\nnode =", "1 to 4194304"),
             ("keeptime/lab/n1", "keeptime", "such as keeptime/node"),
             ("254:0", "vda", "MAJOR:MINOR"),
             ("\"100 MB/s\"", "\"100 Mbit/s\"", "disks[0].write: \"100 Mbit/s\""),

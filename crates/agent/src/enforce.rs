@@ -62,6 +62,8 @@ pub struct Kernel {
     /// Whether processes may leave the control groups of Slurm for those of jobs.
     leaves_slurm: bool,
     leaves_limits: bool,
+    /// Processes and threads that a job may have.
+    job_tasks: u32,
     /// Found out once: it takes too long for every question.
     capabilities: Capabilities,
     /// The program at the device's egress, once one is there: as long as agents enforce anything here.
@@ -177,6 +179,7 @@ impl Kernel {
             disks: config.disk_rates(),
             leaves_slurm: config.leaves_slurm,
             leaves_limits: config.leaves_limits,
+            job_tasks: config.job_tasks,
             capabilities,
             flows,
             disk_limits: None,
@@ -213,15 +216,17 @@ impl Kernel {
 
     fn end_stray(&mut self, job: &Name, until: Instant) -> Result<(), BoxedError> {
         let group = self.group.child(job.as_str())?;
-        self.cpu.end(job, &group)?;
-        group.give_back()?;
+        let back = self.cpu.end(job, &group).and_then(|()| Ok(group.give_back_until(until)?));
         if let Some(limits) = &mut self.disk_limits {
             limits.jobs.remove(job);
         }
         // A process needs some time to end in; with the limit it may wait for a period, and ends all the same.
         let _ = group.lift_cpu();
-        group.kill_within(until.saturating_duration_since(Instant::now()))?;
-        Ok(group.remove()?)
+        let patience = || until.saturating_duration_since(Instant::now());
+        // Whoever has not gone back yet keeps nobody else alive.
+        group.kill_within(patience())?;
+        back?;
+        Ok(group.remove_within(patience())?)
     }
 
     fn make_group(&mut self, assignment: &Assignment) -> Result<(), BoxedError> {
@@ -230,7 +235,9 @@ impl Kernel {
         if let Some(limits) = self.disk_limits.as_mut().filter(|_| !group.is_whole()) {
             limits.jobs.remove(&assignment.job);
         }
-        self.cpu.keep(assignment, &group)
+        self.cpu.keep(assignment, &group)?;
+        // They are looked at again and again, while others wait.
+        Ok(group.limit_tasks(self.job_tasks)?)
     }
 
     fn keep_rest(

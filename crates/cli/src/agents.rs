@@ -4,7 +4,7 @@ use crate::brokers;
 use crate::cluster::{own_path, socket_in};
 use anyhow::{Context, Result, bail};
 use keeptime_agent::client::Client;
-use keeptime_agent::config::Config;
+use keeptime_agent::config::{Config, job_tasks};
 use keeptime_lab::{Exec, Lab};
 use keeptime_model::topology::{LinkDirection, Node, Topology};
 use keeptime_model::units::BitsPerSecond;
@@ -78,6 +78,7 @@ fn config(lab: &Lab, node: &Node) -> Config {
         part_of_machine: true,
         leaves_slurm: false,
         leaves_limits: false,
+        job_tasks: job_tasks(),
         broker: broker_tls.is_none().then_some(near),
         broker_tls,
         // Its part of one that all nodes share.
