@@ -326,7 +326,7 @@ fn who_starts_others_without_end_goes_back() {
     };
     let link = r#"sh -c "$0" "$0" &"#;
     let chains = format!(
-        "trap '' CHLD; read x; for i in 1 2 3 4 5 6 7 8; do sh -c '{link}' '{link}' & done; sleep 60"
+        "trap '' CHLD; read x; for i in 1 2 3 4 5 6 7 8; do sh -c '{link}' '{link}' & done; while :; do sleep 60; done"
     );
     let mut unshare = Command::new("unshare");
     unshare.args(["--pid", "--fork", "--kill-child", "sh", "-c", &chains]).stdin(Stdio::piped());
