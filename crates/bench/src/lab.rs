@@ -66,7 +66,7 @@ impl BenchLab {
             place: BrokerPlace::of_lab(self.name.clone()),
             launcher: None,
             among: Vec::new(),
-            mpi: Flavour::OpenMpi,
+            mpi: Some(Flavour::OpenMpi),
             profile: Some(profile.into()),
         })
     }

@@ -465,9 +465,9 @@ pub struct ApplicationArguments {
     /// job, else any]
     #[arg(long, value_name = "NAMES")]
     pub among: Vec<NodeNames>,
-    /// The MPI to start it with: open-mpi or mpich
-    #[arg(long, default_value = "open-mpi")]
-    pub mpi: Flavour,
+    /// The MPI to start it with: open-mpi or mpich [default: mpich where the first mpirun in PATH is MPICH's, else open-mpi]
+    #[arg(long)]
+    pub mpi: Option<Flavour>,
     /// The profile's file [default: profiles/APPLICATION.json]
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,

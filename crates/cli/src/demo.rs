@@ -109,7 +109,7 @@ fn open(lab: &Name, application: &str, profile: &Path) -> Result<Session> {
         place: BrokerPlace::of_lab(lab.clone()),
         launcher: None,
         among: Vec::new(),
-        mpi: Flavour::OpenMpi,
+        mpi: Some(Flavour::OpenMpi),
         profile: Some(profile.into()),
     })
 }

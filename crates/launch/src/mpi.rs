@@ -4,7 +4,7 @@ use keeptime_model::Invalid;
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -77,15 +77,15 @@ pub struct Network {
 #[non_exhaustive]
 pub enum MpiError {
     /// The launcher is not installed.
-    #[error("{launcher} was not found: install {packages}")]
+    #[error("{launcher} was not found: install {}{}", .flavour.packages(), .flavour.otherwise())]
     Missing {
         /// The program looked for.
         launcher: String,
-        /// The distribution's packages that have it.
-        packages: &'static str,
+        /// What has it.
+        flavour: Flavour,
     },
     /// The launcher is there but does not answer as expected.
-    #[error("{launcher} --version did not tell a version of {flavour}")]
+    #[error("{launcher} --version did not tell a version of {flavour}{}", .flavour.otherwise())]
     Unknown {
         /// The program asked.
         launcher: String,
@@ -95,6 +95,20 @@ pub enum MpiError {
 }
 
 impl Flavour {
+    /// The one that is meant where none is named: MPICH where the first `mpirun` in `PATH` is MPICH's, as where its module is
+    /// loaded, and else Open MPI.
+    pub fn usual() -> Self {
+        Self::usual_in(&path())
+    }
+
+    fn usual_in(path: &OsStr) -> Self {
+        let mpirun = first_in(path, "mpirun");
+        match mpirun.is_some_and(|mpirun| Mpi::at(Self::Mpich, &mpirun).is_ok()) {
+            true => Self::Mpich,
+            false => Self::OpenMpi,
+        }
+    }
+
     /// The names that its launcher may have, in the order in which they are tried: one that was built from source, or
     /// comes with an environment module, has its own; what a distribution calls it is there beside others.
     const fn launchers(self) -> &'static [&'static str] {
@@ -119,6 +133,14 @@ impl Flavour {
             Self::Mpich => "mpich and libmpich-dev",
         }
     }
+
+    /// What to say where the other one is wanted.
+    const fn otherwise(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "; for MPICH: --mpi mpich",
+            Self::Mpich => "; for Open MPI: --mpi open-mpi",
+        }
+    }
 }
 
 impl Mpi {
@@ -127,17 +149,14 @@ impl Mpi {
     /// # Errors
     /// If it is not installed (and which packages have it), or is something else.
     pub fn find(flavour: Flavour) -> Result<Self, MpiError> {
-        Self::find_in(flavour, &env::var_os("PATH").unwrap_or_default())
+        Self::find_in(flavour, &path())
     }
 
     fn find_in(flavour: Flavour, path: &OsStr) -> Result<Self, MpiError> {
         let launcher = flavour.launchers().join(" or ");
-        let mut found = Err(MpiError::Missing { launcher, packages: flavour.packages() });
+        let mut found = Err(MpiError::Missing { launcher, flavour });
         for name in flavour.launchers() {
-            // What is found from here alone is not where nodes look for it.
-            let directories = env::split_paths(path).filter(|directory| directory.is_absolute());
-            let mut places = directories.map(|directory| directory.join(name));
-            let Some(mpiexec) = places.find(|place| place.is_file()) else { continue };
+            let Some(mpiexec) = first_in(path, name) else { continue };
             found = Self::at(flavour, &mpiexec);
             if found.is_ok() {
                 break;
@@ -152,9 +171,9 @@ impl Mpi {
     /// As [`Self::find`].
     pub fn at(flavour: Flavour, mpiexec: &Path) -> Result<Self, MpiError> {
         let launcher = mpiexec.display().to_string();
-        let output = Command::new(mpiexec).arg("--version").output().map_err(|_| {
-            MpiError::Missing { launcher: launcher.clone(), packages: flavour.packages() }
-        })?;
+        let output = Command::new(mpiexec).arg("--version").output();
+        let output =
+            output.map_err(|_| MpiError::Missing { launcher: launcher.clone(), flavour })?;
         let text = String::from_utf8_lossy(&output.stdout);
         let version = parse_version(flavour, &text);
         let version = version.ok_or(MpiError::Unknown { launcher, flavour })?;
@@ -224,6 +243,17 @@ impl Mpi {
         let major = self.version.split('.').next().and_then(|major| major.parse::<u32>().ok());
         major.is_some_and(|major| major >= PRRTE_SINCE)
     }
+}
+
+fn path() -> OsString {
+    env::var_os("PATH").unwrap_or_default()
+}
+
+/// The program `name` that comes first in `path`.
+fn first_in(path: &OsStr, name: &str) -> Option<PathBuf> {
+    // What is found from here alone is not where nodes look for it.
+    let directories = env::split_paths(path).filter(|directory| directory.is_absolute());
+    directories.map(|directory| directory.join(name)).find(|place| place.is_file())
 }
 
 /// Every shell looks for programs there.
@@ -532,12 +562,34 @@ mod tests {
         assert!(usual.prefix().is_empty());
     }
 
+    // Goal: who has the module of one MPI loaded need not name it, whatever else the system has. Method: each `mpirun` first,
+    // with the other behind it; one that nobody knows, and none.
     #[test]
-    fn a_missing_launcher_names_the_packages() {
+    fn the_first_mpirun_tells_which_mpi_is_meant() {
+        let root = tempfile::tempdir().unwrap();
+        let hydra = "HYDRA build details:\n    Version:    4.2.1";
+        let mpich = installed(root.path(), "mpich", &[("mpirun", hydra)]);
+        let open = installed(root.path(), "open", &[("mpirun", "mpirun (Open MPI) 4.1.4")]);
+        let others = installed(root.path(), "others", &[("mpirun", "Some MPI, version 2021")]);
+        let usual =
+            |directories: &[&PathBuf]| Flavour::usual_in(&env::join_paths(directories).unwrap());
+        assert_eq!(usual(&[&mpich, &open]), Flavour::Mpich);
+        assert_eq!(usual(&[&open, &mpich]), Flavour::OpenMpi);
+        assert_eq!(usual(&[&others, &mpich]), Flavour::OpenMpi);
+        assert_eq!(usual(&[]), Flavour::OpenMpi);
+    }
+
+    // Goal: whoever has the other MPI is told how to say so, whether a launcher is missing or another's.
+    #[test]
+    fn a_launcher_that_does_not_serve_names_packages_and_the_other_mpi() {
         let error = Mpi::at(Flavour::OpenMpi, Path::new("/nowhere/mpirun")).unwrap_err();
         assert!(error.to_string().contains("openmpi-bin"), "{error}");
+        assert!(error.to_string().ends_with("; for MPICH: --mpi mpich"), "{error}");
         let error = Mpi::at(Flavour::OpenMpi, Path::new("/bin/true")).unwrap_err();
         assert!(matches!(error, MpiError::Unknown { .. }));
+        assert!(error.to_string().ends_with("; for MPICH: --mpi mpich"), "{error}");
+        let error = Mpi::at(Flavour::Mpich, Path::new("/bin/true")).unwrap_err();
+        assert!(error.to_string().ends_with("; for Open MPI: --mpi open-mpi"), "{error}");
     }
 
     // What hydra catches of a user's is SIGUSR1: by the other it ends.

@@ -374,9 +374,9 @@ pub struct RegisterArguments {
     /// The profile's file [default: profiles/APPLICATION.json]
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
-    /// The MPI to start it with: open-mpi or mpich
-    #[arg(long, default_value = "open-mpi")]
-    pub mpi: keeptime_launch::mpi::Flavour,
+    /// The MPI to start it with: open-mpi or mpich [default: mpich where the first mpirun in PATH is MPICH's, else open-mpi]
+    #[arg(long)]
+    pub mpi: Option<keeptime_launch::mpi::Flavour>,
     /// Print what is known then as JSON
     #[arg(long)]
     pub json: bool,

@@ -355,16 +355,16 @@ when it has waited for six times what it takes, by a later time: within a
 quarter of what it has waited, which it is promised. Until then it asks for its
 deadline again and again, the more often the less time it has left.
 
-A run that tells its `progress`, and of which `work` or --work says how much
-there is, is followed: where it is slower than was planned, it is given what it
-takes to be in time, for which others make way, and otherwise as much as can be
-had; when it will be done is told at once, and by `keeptime top`. One that is
-not followed is ended when what was reserved for it is over.
+A run that is slower than was planned goes on. If it tells its `progress`, and
+`work` or --work says how much there is, it is given what it takes to be in
+time, for which others make way, and otherwise as much as can be had; when it
+will be done is told at once, and by `keeptime top`. If not, nobody knows what is
+left: it is given more time bit by bit, and ended at its deadline.
 
 A program without an application file, at a rate or by a time:
 
   keeptime run --rate "30 %" -n 4 -- mpiexec ./solver
-  keeptime run --by 18:00 --takes 2h --nodes 2..8 -- mpiexec ./batch
+  keeptime run --by 18:00 --takes 2h -n 4 -- mpiexec ./batch
 
 What stands behind -- is the program with its arguments. Keeptime starts one
 rank on each node itself: mpiexec, mpirun, srun and their like before it are

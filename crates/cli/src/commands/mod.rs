@@ -30,7 +30,7 @@ use crate::{brokers, files};
 use anyhow::Result;
 use keeptime_broker::remote::Address;
 use keeptime_broker::wire::Known;
-use keeptime_launch::mpi::Mpi;
+use keeptime_launch::mpi::{Flavour, Mpi};
 use keeptime_launch::remote::quoted;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;
@@ -78,7 +78,12 @@ impl Session {
         let launcher = arguments.launcher.clone();
         let among = NodeNames::all(&arguments.among).cloned().collect();
         let cluster = Cluster::at(&arguments.place, launcher, among)?;
-        let mpi = Mpi::find(arguments.mpi)?;
+        let mpi = Mpi::find(arguments.mpi.unwrap_or_else(Flavour::usual))?;
+        if arguments.mpi.is_none() && mpi.flavour == Flavour::Mpich {
+            eprintln!(
+                "keeptime: the MPI is {mpi}, as of the first mpirun in PATH; for another: --mpi"
+            );
+        }
         let default = || files::default_profile_path(application.name());
         let profile_path = arguments.profile.clone().unwrap_or_else(default);
         let measure = quoted(&measuring(arguments, &application));
@@ -217,7 +222,8 @@ fn application(arguments: &ApplicationArguments) -> Result<Application> {
     }
     let expected = "a name in apps/, or a file ending in .toml";
     let nothing = || Invalid::missing("application", expected);
-    files::load_application(application.as_ref().ok_or_else(nothing)?, arguments.mpi)
+    let application = application.as_ref().ok_or_else(nothing)?;
+    files::load_application(application, arguments.mpi.unwrap_or_else(Flavour::usual))
 }
 
 /// Prints `value` as JSON.

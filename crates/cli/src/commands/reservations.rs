@@ -18,6 +18,7 @@ use keeptime_credentials::dates::now;
 use keeptime_engine::book::Reservation;
 use keeptime_engine::refusal::{Beyond, Reason};
 use keeptime_engine::{Event, Refusal};
+use keeptime_launch::mpi::Flavour;
 use keeptime_launch::remote::quoted;
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
@@ -322,7 +323,8 @@ fn tell(happened: &Happened, json: bool) -> Result<()> {
 
 /// Makes an application and its profile known to the broker. Where it was measured is not asked; what, is.
 pub fn register(arguments: &RegisterArguments) -> Result<Ending> {
-    let application = files::load_application(&arguments.application, arguments.mpi)?;
+    let flavour = arguments.mpi.unwrap_or_else(Flavour::usual);
+    let application = files::load_application(&arguments.application, flavour)?;
     let default = || files::default_profile_path(application.name());
     let profile = files::load_profile(&arguments.profile.clone().unwrap_or_else(default))?;
     let measure = files::measuring(&arguments.application, arguments.profile.as_deref());
