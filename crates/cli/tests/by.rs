@@ -58,7 +58,7 @@ fn a_run_is_slower_or_deferred_or_refused() {
     let stretch = &slower["plan"];
     // 10 of the 15 % that it takes at full speed.
     assert_eq!(stretch["rate_ppm"], 666_666, "{slower}");
-    assert!(nanos(&slower["ended_unix_nanos"]) <= nanos(&slower["deadline_unix_nanos"]));
+    assert!(nanos(&slower["ended_unix_nanos"]) <= nanos(&slower["by_unix_nanos"]));
 
     let rest = reserve(&world, "10 %", "10s");
     let deferred = run(&world, &program, &["--by", "+120s", "--takes", "20s"], 0);
@@ -67,10 +67,7 @@ fn a_run_is_slower_or_deferred_or_refused() {
     assert!(nanos(&deferred["ended_unix_nanos"]) >= nanos(until), "{deferred}");
 
     let refused = run(&world, &program, &["--by", "+20s", "--takes", "60s"], 1);
-    assert!(
-        nanos(&refused["earliest_unix_nanos"]) > nanos(&refused["deadline_unix_nanos"]),
-        "{refused}"
-    );
+    assert!(nanos(&refused["earliest_unix_nanos"]) > nanos(&refused["by_unix_nanos"]), "{refused}");
     let words = ["--by", "+20s", "--takes", "60s"];
     let text = said(&world.ask("run", &program, &words).output().unwrap());
     assert!(text.contains("too late") && text.contains("it could be done by"), "{text}");
@@ -135,7 +132,7 @@ fn a_run_that_has_time_is_slower_for_one_that_is_urgent() {
     let output = second.wait_with_output().unwrap();
     assert_code(&output, 0);
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(nanos(&told["ended_unix_nanos"]) <= nanos(&told["deadline_unix_nanos"]), "{told}");
+    assert!(nanos(&told["ended_unix_nanos"]) <= nanos(&told["by_unix_nanos"]), "{told}");
     let output = first.wait_with_output().unwrap();
     assert_code(&output, 0);
     let text = said(&output);
@@ -184,7 +181,7 @@ fn a_run_makes_way_for_a_while_and_its_nodes_make_up_for_that() {
     let output = run.wait_with_output().unwrap();
     assert_code(&output, 0);
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(nanos(&told["ended_unix_nanos"]) <= nanos(&told["deadline_unix_nanos"]), "{told}");
+    assert!(nanos(&told["ended_unix_nanos"]) <= nanos(&told["by_unix_nanos"]), "{told}");
 }
 
 // Goal: a run that was to begin later begins when there is room, and tells that. Method: others have all of the nodes for two
@@ -254,7 +251,7 @@ fn a_run_that_has_waited_is_promised_a_later_time() {
     let late = run(&world, &program, &["--by", "+5s", "--takes", "4s", "--wait", "60s"], 0);
     assert_eq!(late["promised"], false, "{late}");
     let [by, until] = [&late["promised_by_unix_nanos"], &late["plan"]["to_unix_nanos"]].map(nanos);
-    let deadline = nanos(&late["deadline_unix_nanos"]);
+    let deadline = nanos(&late["by_unix_nanos"]);
     assert!((deadline + 28_000_000_000..deadline + 34_000_000_000).contains(&by), "{late}");
     assert!(until <= by, "{late}");
     let begins = nanos(&late["plan"]["from_unix_nanos"]);
@@ -311,7 +308,7 @@ fn a_run_that_has_time_is_not_ended_by_the_limit_of_one_that_has_not() {
     let Some(world) = World::new("limit", 40) else { return };
     let program = world.program("sleep 5; echo time 1", "3 s", &[(5, 1.0)]);
     let ran = run(&world, &program, &["--by", "+60s", "--takes", "30s"], 0);
-    assert!(nanos(&ran["ended_unix_nanos"]) <= nanos(&ran["deadline_unix_nanos"]), "{ran}");
+    assert!(nanos(&ran["ended_unix_nanos"]) <= nanos(&ran["by_unix_nanos"]), "{ran}");
 }
 
 /// A program in the directory in which commands are typed, and no application file.
@@ -337,7 +334,7 @@ fn a_program_is_run_by_its_words() {
     let ran: Value = serde_json::from_slice(&run(&["--json"]).stdout).unwrap();
     assert_eq!(ran["plan"]["nodes"].as_array().unwrap().len(), 2, "{ran}");
     assert_eq!(ran["plan"]["rate_ppm"], 1_000_000, "{ran}");
-    assert!(nanos(&ran["ended_unix_nanos"]) <= nanos(&ran["deadline_unix_nanos"]), "{ran}");
+    assert!(nanos(&ran["ended_unix_nanos"]) <= nanos(&ran["by_unix_nanos"]), "{ran}");
     let text = said(&run(&[]));
     assert_eq!(text.matches("| solved all").count(), 2, "{text}");
     assert!(text.contains("solver on n1, n2 at 100 %"), "{text}");
@@ -358,7 +355,7 @@ fn a_run_without_a_word_of_its_progress_goes_on_until_its_deadline() {
     let output = slow(&world, "+90s", &["--json"]).output().unwrap();
     assert_code(&output, 0);
     let ran: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(nanos(&ran["ended_unix_nanos"]) <= nanos(&ran["deadline_unix_nanos"]), "{ran}");
+    assert!(nanos(&ran["ended_unix_nanos"]) <= nanos(&ran["by_unix_nanos"]), "{ran}");
     assert!(ran["course"]["work_total"].is_null(), "{ran}");
     let text = said(&output);
     assert!(text.contains("r1 takes longer than was planned: it has 15 %"), "{text}");
@@ -447,10 +444,10 @@ fn a_run_that_is_made_slower_has_as_much_more_time() {
         let views: Value = serde_json::from_str(&world.run(&["top", "--json"], 0)).unwrap();
         views[0].clone()
     };
-    wait("the run to be steered", PATIENCE, || !view()["job"].is_null());
+    wait("the run to be steered", PATIENCE, || !view()["reservation"].is_null());
     let first = view();
     assert_eq!(nanos(&first["limit_nanos"]), 12_000_000_000, "{first}");
-    let job = first["job"].as_str().unwrap();
+    let job = first["reservation"].as_str().unwrap();
     let text = world.run(&["rate", "set", job, "10 %"], 0);
     assert!(text.contains("is ended when it has run for"), "{text}");
     let slower = nanos(&view()["limit_nanos"]);

@@ -149,7 +149,7 @@ fn a_run_is_held_at_its_rate_and_at_another_one() {
     assert!(used.iter().all(|used| *used <= share + 0.03 && *used > 0.2 * share), "{used:?}");
 
     // Flows that are attached to it from outside stay, whatever share it is given.
-    let job = view["job"].as_str().unwrap();
+    let job = view["reservation"].as_str().unwrap();
     let ten = ["mpi", "attach", job, "--class", "premium", "--bandwidth", "10Mbit"];
     assert_code(&world.keeptime(&ten).output().unwrap(), 0);
     let flows = || world.statuses().iter().map(World::promised).collect::<Vec<_>>();
@@ -201,7 +201,7 @@ fn a_run_outlives_its_controllers() {
     let Some(world) = World::new("killed", 40) else { return };
     let running = Running::start(&world, TURNS, &["--rate", "50 %"]);
     let view = running.wait_for("steered");
-    let job = view["job"].as_str().unwrap();
+    let job = view["reservation"].as_str().unwrap();
     for _ in 0..2 {
         let mut last = None;
         wait("a controller", PATIENCE, || {
@@ -213,7 +213,7 @@ fn a_run_outlives_its_controllers() {
             running.controller().is_some_and(|next| Some(next) != last)
         });
         let view = running.view();
-        assert_eq!(view["job"], job);
+        assert_eq!(view["reservation"], job);
         assert_eq!(view["state"]["phase"], "steered");
         assert_eq!(view["state"]["target_ppm"], 500_000);
     }
@@ -244,7 +244,10 @@ fn a_run_outlives_its_controllers() {
     assert_eq!(told["state"]["not_held_yet"], "the broker does not answer", "{told}");
     let top = world.run(&["top", "--once"], 0);
     assert!(top.contains("  not held yet: the broker does not answer"), "{top}");
-    assert_eq!((&told["job"], &told["state"]["target_ppm"]), (&view["job"], &500_000.into()));
+    assert_eq!(
+        (&told["reservation"], &told["state"]["target_ppm"]),
+        (&view["reservation"], &500_000.into())
+    );
     world.start_broker();
     wait("the rate that was set", PATIENCE, || running.held() > 1.5 * held);
 }

@@ -358,8 +358,8 @@ deadline again and again, the more often the less time it has left.
 A run that is slower than was planned goes on. If it tells its `progress`, and
 `work` or --work says how much there is, it is given what it takes to be in
 time, for which others make way, and otherwise as much as can be had; when it
-will be done is told at once, and by `keeptime top`. If not, nobody knows what is
-left: it is given more time bit by bit, and ended at its deadline.
+will be done is told at once, and by `keeptime top`. If not, nobody knows what
+is left: it is given more time bit by bit, and ended at its deadline.
 
 A program without an application file, at a rate or by a time:
 

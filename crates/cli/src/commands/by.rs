@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 /// What `keeptime run --by --json` prints.
 #[derive(Debug, Serialize)]
 struct Outcome {
-    deadline_unix_nanos: WallTime,
+    by_unix_nanos: WallTime,
     reservation: Option<Handle>,
     plan: Option<Planned>,
     /// Whether it was promised to be done by then.
@@ -214,7 +214,7 @@ impl Work {
 
     fn outcome(&self) -> Outcome {
         Outcome {
-            deadline_unix_nanos: self.job.by,
+            by_unix_nanos: self.job.by,
             reservation: None,
             plan: None,
             promised: false,

@@ -273,7 +273,7 @@ pub fn set(command: &RateCommand) -> Result<Ending> {
         // Those refuse it.
         Answer::Course(view) => bail!("{} is not held at a rate", view.job),
         Answer::Refused { reason } if *json => {
-            print_json(&serde_json::json!({ "job": job, "refusal": reason }))?;
+            print_json(&serde_json::json!({ "reservation": job, "refusal": reason }))?;
             Ok(Ending::Refused)
         }
         Answer::Refused { reason } => {

@@ -57,7 +57,8 @@ pub enum Answer {
 /// A run that is held at a rate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RateView {
-    /// Its reservation.
+    /// Its reservation, by the name that it has in what else is printed.
+    #[serde(rename = "reservation")]
     pub job: Handle,
     /// What runs.
     pub application: Name,
@@ -83,7 +84,8 @@ pub struct RateView {
 /// A run that is to be done by a time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CourseView {
-    /// Its reservation.
+    /// Its reservation, by the name that it has in what else is printed.
+    #[serde(rename = "reservation")]
     pub job: Handle,
     /// What runs.
     pub application: Name,
@@ -381,6 +383,10 @@ mod tests {
             Door::open(directory.path(), Handle::new(7), |_| Answer::State(Box::new(view())))
                 .unwrap();
         let views = views(directory.path()).unwrap();
+        // Both name it as what `keeptime run` prints does.
+        let json = serde_json::json!([views.rates[0], views.courses[0]]);
+        let named = [0, 1].map(|view| json[view]["reservation"].clone());
+        assert_eq!(named, ["r7", "r9"]);
         assert_eq!((views.rates, views.courses), (vec![view()], vec![course]));
         let error = ask(directory.path(), Handle::new(8), Asked::State).unwrap_err();
         assert!(error.to_string().ends_with("a job that runs at a rate: r7"), "{error}");
