@@ -4,6 +4,7 @@
 use crate::book::Reservation;
 use keeptime_model::assignment::LaterCpu;
 use keeptime_model::reservation::{Ask, Grant, Malleable, Request, Resources};
+use keeptime_model::shares::Shares;
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 
 /// What is left from an instant on.
@@ -53,7 +54,7 @@ impl Left {
 
     /// The last instant at which it could go on at full speed and be in time, had it nothing until then.
     pub fn begin_by(&self) -> WallTime {
-        self.last_start(takes(self.volume, self.most()))
+        self.last_start(self.most().takes_ceil(self.volume))
     }
 
     /// When it has to begin to be in time, if it lasts so long.
@@ -73,7 +74,7 @@ impl Left {
 
     /// All of what has not begun, from `start` on with so much CPU, for whole seconds; nothing if it would be late.
     pub fn begun(&self, start: WallTime, cpu: CpuPpm) -> Option<Form> {
-        let lasts = whole_seconds(takes(self.volume, cpu).get());
+        let lasts = whole_seconds(cpu.takes_ceil(self.volume).get());
         let until = start.saturating_add(Nanos::new(lasts));
         let is_had = CpuPpm::default() < cpu && until <= self.by();
         is_had.then_some(Form { begins: start, cpu, later: None, until })
@@ -102,11 +103,10 @@ impl Left {
     /// then, or that is no sooner.
     pub fn sooner(&self, start: WallTime) -> Option<Self> {
         let may = self.earliest().is_some_and(|earliest| earliest <= start);
-        let Form { begins, cpu, later, .. } = self.form;
-        let cpu = later.map_or(cpu, |later| later.cpu_ppm.min(cpu));
-        let until = start.saturating_add(takes(self.volume, cpu));
+        let cpu = self.form.shares().least();
+        let until = start.saturating_add(cpu.takes_ceil(self.volume));
         let form = Form { begins: start, cpu, later: None, until };
-        (may && start < begins).then_some(Self { from: start, form, ..*self })
+        (may && start < self.form.begins).then_some(Self { from: start, form, ..*self })
     }
 
     /// With so much CPU, or with the most that is of use. It ends at a whole second, as people say times, where
@@ -120,10 +120,8 @@ impl Left {
         let most = self.wanted.cpu_most_ppm;
         let cpu = cpu.min(most);
         let later = later.map(|later| LaterCpu { cpu_ppm: later.cpu_ppm.min(most), ..later });
-        let until_then = later.map_or(0, |later| {
-            let span = later.from_unix_nanos.saturating_since(self.from);
-            u128::from(span.get()) * u128::from(cpu.get())
-        });
+        let until_then =
+            later.map_or(0, |later| cpu.volume(later.from_unix_nanos.saturating_since(self.from)));
         let (then, left, cpu_then, later) = match later {
             Some(LaterCpu { from_unix_nanos, cpu_ppm })
                 if until_then < self.volume && cpu < cpu_ppm =>
@@ -132,7 +130,7 @@ impl Left {
             }
             _ => (self.from, self.volume, cpu, None),
         };
-        let (exactly, by) = (then.saturating_add(takes(left, cpu_then)), self.by());
+        let (exactly, by) = (then.saturating_add(cpu_then.takes_ceil(left)), self.by());
         let is_had = cpu.min(cpu_then) > CpuPpm::default() && exactly <= by;
         let until = whole_second(exactly).min(by);
         is_had.then_some(Form { begins: self.form.begins, cpu, later, until })
@@ -148,18 +146,18 @@ impl Left {
     pub fn slower_until(&self, later: LaterCpu, end: WallTime) -> Option<Form> {
         let LaterCpu { from_unix_nanos, cpu_ppm } = later;
         let before = u128::from(from_unix_nanos.saturating_since(self.from).get());
-        let after = u128::from(end.saturating_since(from_unix_nanos).get());
-        let left = self.volume.saturating_sub(after * u128::from(cpu_ppm.get()));
+        let after = cpu_ppm.volume(end.saturating_since(from_unix_nanos));
+        let left = self.volume.saturating_sub(after);
         self.slower_with(left.div_ceil(before.max(1)), Some(later))
     }
 
     /// What it has at the least before it has another share, in any form that turns at one of these instants, or never: by its
     /// deadline all has to be had, with no more after that than is of use.
     pub fn least(&self, turns: impl IntoIterator<Item = WallTime>) -> CpuPpm {
-        let (by, most) = (self.by(), u128::from(self.most().get()));
+        let by = self.by();
         let before = |turn: WallTime| {
             let turn = turn.max(self.from).min(by);
-            let after = u128::from(by.saturating_since(turn).get()) * most;
+            let after = self.most().volume(by.saturating_since(turn));
             let span = u128::from(turn.saturating_since(self.from).get());
             self.volume.saturating_sub(after) / span.max(1)
         };
@@ -183,26 +181,21 @@ impl Left {
 impl Form {
     /// What it has at an instant: more counts when its time has come.
     pub fn at(&self, at: WallTime) -> CpuPpm {
-        let later = self.later.filter(|later| later.from_unix_nanos <= at);
-        later.map_or(self.cpu, |later| later.cpu_ppm)
+        self.shares().at(at)
     }
 
     /// What it has at some time.
     pub fn most(&self) -> CpuPpm {
-        self.later.map_or(self.cpu, |later| later.cpu_ppm.max(self.cpu))
+        self.shares().most()
+    }
+
+    fn shares(&self) -> Shares {
+        Shares { cpu: self.cpu, later: self.later }
     }
 
     /// Millionths of a CPU times nanoseconds, on each node, from an instant on.
     fn volume(&self, from: WallTime) -> u128 {
-        let until = |to: WallTime, cpu: CpuPpm, from: WallTime| {
-            u128::from(to.saturating_since(from).get()) * u128::from(cpu.get())
-        };
-        match self.later {
-            None => until(self.until, self.cpu, from),
-            Some(LaterCpu { from_unix_nanos: then, cpu_ppm }) => {
-                until(then, self.cpu, from) + until(self.until, cpu_ppm, then.max(from))
-            }
-        }
+        self.shares().volume(from, self.until)
     }
 }
 
@@ -213,12 +206,6 @@ pub(crate) fn whole_second(at: WallTime) -> WallTime {
 
 fn whole_seconds(nanos: u64) -> u64 {
     nanos.div_ceil(SECOND).saturating_mul(SECOND)
-}
-
-/// How long it takes with so much CPU.
-fn takes(volume: u128, cpu: CpuPpm) -> Nanos {
-    let takes = volume.div_ceil(u128::from(cpu.get()).max(1));
-    Nanos::new(u64::try_from(takes).unwrap_or(u64::MAX))
 }
 
 /// What a malleable reservation has in another form.

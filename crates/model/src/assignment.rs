@@ -5,6 +5,7 @@ use crate::disk::{DiskDirection, DiskId, DiskRates};
 use crate::name::Name;
 use crate::reservation::UserName;
 use crate::service::{ServiceName, check_services};
+use crate::shares::Shares;
 use crate::units::{BitsPerSecond, Bytes, BytesPerSecond, CpuPpm, Nanos, WallTime};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -136,11 +137,10 @@ impl Assignment {
 
     /// What it is at `now`: more CPU counts when its time has come.
     pub fn at(&self, now: WallTime) -> Cow<'_, Self> {
-        match self.later {
-            Some(LaterCpu { from_unix_nanos, cpu_ppm }) if from_unix_nanos <= now => {
-                Cow::Owned(Self { cpu_ppm, later: None, ..self.clone() })
-            }
-            _ => Cow::Borrowed(self),
+        let shares = Shares { cpu: self.cpu_ppm, later: self.later };
+        match shares.turned(now) {
+            Some(cpu_ppm) => Cow::Owned(Self { cpu_ppm, later: None, ..self.clone() }),
+            None => Cow::Borrowed(self),
         }
     }
 

@@ -12,6 +12,7 @@
 //! * [`node_load`]: what a node's kernel counts of its work;
 //! * [`extension`]: what a program asks for beside, while it runs;
 //! * [`assignment`]: what one node is told to enforce for one job;
+//! * [`shares`]: a share of the CPU that changes once, and the CPU time that it comes to;
 //! * [`disk`], [`connection`]: a block device and its rates, open connections by their ends;
 //! * [`capability`]: what a node can enforce, against what an assignment asks for;
 //! * [`errors`]: an error with its causes in one line;
@@ -43,6 +44,7 @@ pub mod profile;
 pub mod reservation;
 pub mod run_end;
 pub mod service;
+pub mod shares;
 pub mod site;
 pub mod text;
 pub mod topology;

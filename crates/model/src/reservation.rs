@@ -9,6 +9,7 @@ use crate::loss::OnLoss;
 use crate::name::Name;
 use crate::pattern::{Pattern, RANKS_MAX};
 use crate::service::ServiceName;
+use crate::shares::Shares;
 use crate::site::SiteNode;
 use crate::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share, WallTime};
 use serde::{Deserialize, Serialize};
@@ -277,11 +278,10 @@ impl Handle {
 impl Grant {
     /// What it is at `at`: more CPU counts when its time has come.
     pub fn at(&self, at: WallTime) -> Cow<'_, Self> {
-        match self.later {
-            Some(later) if later.from_unix_nanos <= at => {
-                Cow::Owned(Self { cpu_ppm: later.cpu_ppm, later: None, ..self.clone() })
-            }
-            _ => Cow::Borrowed(self),
+        let shares = Shares { cpu: self.cpu_ppm, later: self.later };
+        match shares.turned(at) {
+            Some(cpu_ppm) => Cow::Owned(Self { cpu_ppm, later: None, ..self.clone() }),
+            None => Cow::Borrowed(self),
         }
     }
 

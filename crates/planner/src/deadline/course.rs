@@ -12,6 +12,7 @@
 //! malleable; and progress tells of work, not of what comes after it, nor that the rest is as fast as the first part.
 
 use keeptime_model::assignment::LaterCpu;
+use keeptime_model::shares::Shares;
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
@@ -121,7 +122,7 @@ impl Course {
     /// What it comes to with what is `held`, at an instant by both clocks.
     pub fn outlook(&self, now: WallTime, at: Nanos, held: &Held) -> Outlook {
         let known = self.known(at);
-        let ends = known.map(|Known { left, .. }| held.when(now, left));
+        let ends = known.map(|Known { left, .. }| held.shares().when(now, left));
         let is_due = self.asked.is_none_or(|asked| at.saturating_sub(asked) >= pause(now, held));
         let asks = match (is_due, known) {
             (false, _) => Vec::new(),
@@ -143,23 +144,23 @@ impl Course {
             return Vec::new();
         }
         let (in_time, late) = self.forms(now, held, left + whole / SPARE_PART);
-        let late = late.into_iter().rev().filter(|_| held.when(now, left) > self.by);
+        let late = late.into_iter().rev().filter(|_| held.shares().when(now, left) > self.by);
         in_time.into_iter().chain(late).collect()
     }
 
     /// With what it goes on, what is best first, where what is held is nearly over: for some time, or until its deadline.
     fn what_goes_on(&self, now: WallTime, at: Nanos, held: &Held) -> Vec<Held> {
-        let (has, last) = (held.cpu_time(now), held.last());
-        let whole = self.had_at(at, held.at(now)) + has;
-        let span = later(now, whole, last).saturating_since(now).get();
+        let (has, shares) = (held.cpu_time(now), held.shares());
+        let (present, last) = (shares.at(now), shares.last());
+        let whole = self.had_at(at, present) + has;
+        let span = last.takes_ceil(whole).get();
         let nearly = (span / NEARLY_PART).max(NEARLY_LEAST.get()).min(span / NEARLY_MOST_PART);
         if held.until.saturating_since(now).get() > nearly {
             return Vec::new();
         }
-        let further = (whole / FURTHER_PART).max(cpu_time(FURTHER_LEAST, last));
+        let further = (whole / FURTHER_PART).max(last.volume(FURTHER_LEAST));
         let (mut asks, late) = self.forms(now, held, has + further);
-        let late =
-            late.into_iter().rev().filter(|form| asks.is_empty() || form.cpu <= held.at(now));
+        let late = late.into_iter().rev().filter(|form| asks.is_empty() || form.cpu <= present);
         let to_the_end = late.map(|form| Held { until: self.by, ..form });
         let more: Vec<_> = to_the_end.filter(|form| form.cpu_time(now) > has).collect();
         asks.extend(more);
@@ -169,13 +170,16 @@ impl Course {
     /// In what forms so much is to be had: at the share that it has, the least with which it is in time, or all that is of use.
     /// First what is in time.
     fn forms(&self, now: WallTime, held: &Held, wanted: u128) -> (Vec<Held>, Vec<Held>) {
-        let present = held.at(now).min(self.most);
+        let present = held.shares().at(now).min(self.most);
         let left = u128::from(self.by.saturating_since(now).get());
         let least = u32::try_from(wanted.div_ceil(left.max(1))).map_or(self.most, CpuPpm::new);
         let mut shares = vec![present, least.clamp(present, self.most), self.most];
         shares.dedup();
         shares.retain(|share| *share > CpuPpm::default());
-        let form = |cpu: CpuPpm| Held { cpu, later: None, until: later(now, wanted, cpu) };
+        let form = |cpu: CpuPpm| {
+            let until = now.saturating_add(cpu.takes_ceil(wanted));
+            Held { cpu, later: None, until }
+        };
         shares.into_iter().map(form).partition(|form| form.until <= self.by)
     }
 
@@ -203,43 +207,21 @@ impl Course {
     fn had_at(&self, at: Nanos, cpu: CpuPpm) -> u128 {
         let Some((looked, before)) = self.looked else { return 0 };
         match at >= looked {
-            true => self.had + cpu_time(at.saturating_sub(looked), cpu),
-            false => self.had.saturating_sub(cpu_time(looked.saturating_sub(at), before)),
+            true => self.had + cpu.volume(at.saturating_sub(looked)),
+            false => self.had.saturating_sub(before.volume(looked.saturating_sub(at))),
         }
     }
 }
 
 impl Held {
-    /// What it is of each node's CPU at an instant.
-    fn at(&self, at: WallTime) -> CpuPpm {
-        let later = self.later.filter(|later| later.from_unix_nanos <= at);
-        later.map_or(self.cpu, |later| later.cpu_ppm)
+    /// What it is of each node's CPU, without its end.
+    fn shares(&self) -> Shares {
+        Shares { cpu: self.cpu, later: self.later }
     }
 
-    /// The same over the rest of its time.
+    /// CPU time of each node over the rest of its time.
     fn cpu_time(&self, now: WallTime) -> u128 {
-        let turn = self.turn(now);
-        let until = |to: WallTime, from: WallTime, cpu| cpu_time(to.saturating_since(from), cpu);
-        until(turn, now, self.cpu) + until(self.until, turn, self.last())
-    }
-
-    /// When so much of it was had, were it without an end.
-    fn when(&self, now: WallTime, wanted: u128) -> WallTime {
-        let turn = self.turn(now);
-        let before = cpu_time(turn.saturating_since(now), self.cpu);
-        match wanted.checked_sub(before) {
-            Some(left) => later(turn, left, self.last()),
-            None => later(now, wanted, self.cpu),
-        }
-    }
-
-    /// When the last of its shares begins.
-    fn turn(&self, now: WallTime) -> WallTime {
-        self.later.map_or(now, |later| later.from_unix_nanos.max(now))
-    }
-
-    fn last(&self) -> CpuPpm {
-        self.later.map_or(self.cpu, |later| later.cpu_ppm)
+        self.shares().volume(now, self.until)
     }
 }
 
@@ -248,16 +230,6 @@ fn tells_enough(total: NonZeroU64, first: &Mark, last: &Mark) -> bool {
     let work = last.work - first.work;
     let is_enough = work >= WORK_LEAST.max(total.get() / WORK_PART);
     is_enough && last.at.saturating_sub(first.at) >= SPAN_LEAST
-}
-
-fn cpu_time(span: Nanos, cpu: CpuPpm) -> u128 {
-    u128::from(span.get()) * u128::from(cpu.get())
-}
-
-/// When so much CPU time was had since `from`.
-fn later(from: WallTime, wanted: u128, cpu: CpuPpm) -> WallTime {
-    let takes = wanted.div_ceil(u128::from(cpu.get()).max(1));
-    from.saturating_add(Nanos::new(u64::try_from(takes).unwrap_or(u64::MAX)))
 }
 
 /// How long it is before more is asked for once more: a part of the time that is held, so that it is before that is over.
