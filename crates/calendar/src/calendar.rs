@@ -56,7 +56,7 @@ pub struct Calendar {
 /// A resource that does not have what was asked of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lacking {
-    /// Which.
+    /// The resource.
     pub resource: ResourceId,
     /// How much, and when first.
     pub lack: Lack,

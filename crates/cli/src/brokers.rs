@@ -50,7 +50,7 @@ pub fn socket(lab: &Path) -> PathBuf {
     directory(lab).join("broker.sock")
 }
 
-/// The same broker's socket for agents.
+/// The socket for agents of the broker whose lab has this directory.
 pub fn agents_socket(lab: &Path) -> PathBuf {
     directory(lab).join("agents.sock")
 }

@@ -47,7 +47,8 @@ pub struct Followed {
 pub enum News<'a> {
     /// It is slower than was planned, or is not done by then, and was granted more, with which it stands so.
     Granted(&'a CourseView),
-    /// The same, and no more is to be had: it will be late, or ended before it is done. Once.
+    /// It is slower than was planned, or is not done by then, and no more is to be had: it will be late, or ended before it
+    /// is done. Once.
     Refused(&'a CourseView),
     /// The command that is to print its progress does not.
     Unprinted(&'a CourseView, &'a str),
@@ -219,8 +220,8 @@ impl<F: FnMut(News<'_>)> Way<F> {
         outlook.asks
     }
 
-    /// Asks for one after the other until one is granted; not whether it would be where the broker is away, or about to change what
-    /// is held.
+    /// Asks for one after the other until one is granted; not whether it would be where the broker is away, or about to
+    /// change what is held.
     ///
     /// # Errors
     /// Why the first is not granted, in the user's words.

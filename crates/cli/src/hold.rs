@@ -68,8 +68,8 @@ impl Hold {
         Self::take_in_advance(cluster, Request { duration_nanos, ..asked.into() })
     }
 
-    /// Reserves what is asked for the time that is asked for, now or in advance, on nodes that may be used here. What may wait for room does so until this
-    /// process is told to stop.
+    /// Reserves what is asked for the time that is asked for, now or in advance, on nodes that may be used here. What may
+    /// wait for room does so until this process is told to stop.
     ///
     /// # Errors
     /// As [`Self::take`]; if this process was told to stop before.
@@ -148,7 +148,7 @@ impl Hold {
         lock(&self.seen).lost.clone()
     }
 
-    /// The same, asked now.
+    /// Why the resources are no longer held: the broker is asked now, unless it has said so.
     pub fn confirm_lost(&self) -> Option<String> {
         self.lost().or_else(|| {
             let said = self.broker.keep(self.handle);

@@ -100,7 +100,7 @@ pub fn imported(
 struct Names(BTreeMap<String, Name>);
 
 impl Names {
-    /// The same name where it is one, and else the one that is nearest and nobody's.
+    /// What is called `host` there: the same name where it is one, and else the one that is nearest and nobody's.
     fn of(&mut self, host: &str) -> Result<Name, Invalid> {
         if let Some(known) = self.0.get(host) {
             return Ok(known.clone());

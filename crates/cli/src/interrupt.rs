@@ -23,8 +23,8 @@ pub fn listen() -> nix::Result<()> {
     listen_for([Signal::SIGINT, Signal::SIGTERM].into_iter().collect())
 }
 
-/// The same for what runs at a terminal: when that is closed, or the connection to it is lost, it is to end as well. What
-/// was started to outlive it, as by `nohup`, does.
+/// Listens as [`listen`] does, for what runs at a terminal: when that is closed, or the connection to it is lost, it is to
+/// end as well. What was started to outlive it, as by `nohup`, does.
 ///
 /// # Errors
 /// As [`listen`].
@@ -32,8 +32,9 @@ pub fn listen_at_terminal() -> nix::Result<()> {
     listen_for(listened([Signal::SIGHUP], &own_status()))
 }
 
-/// The same for what runs a program: users' signals are the program's ([`to_pass_on`]). Ctrl-Z stops nothing: what it
-/// holds would be given back, as that of a holder that is silent, and what it started would go on without it.
+/// Listens as [`listen`] does, for what runs a program: users' signals are the program's ([`to_pass_on`]). Ctrl-Z stops
+/// nothing: what it holds would be given back, as that of a holder that is silent, and what it started would go on without
+/// it.
 ///
 /// # Errors
 /// As [`listen`].

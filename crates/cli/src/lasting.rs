@@ -38,7 +38,7 @@ pub struct Lasting {
     pub rate: Share,
 }
 
-/// The same with `--json`, and what would be admitted.
+/// How long it was to last, and may last at the most, as `--json` has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ToldLasting {
     source: Source,

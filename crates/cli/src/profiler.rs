@@ -102,7 +102,7 @@ fn places_on(
     numbers.into_iter().map(place).collect()
 }
 
-/// The same, or why some nodes do not count.
+/// What was `placed`, or else why some nodes do not count.
 fn told<T>(cluster: &Cluster, placed: Result<T, TooFew>) -> Result<T> {
     placed.or_else(|short| Err(short.not_now(&cluster.not_to_be_had()?).into()))
 }
@@ -118,7 +118,7 @@ impl TooFew {
     }
 }
 
-/// The same with nothing reserved on any link.
+/// What is free of nodes, with nothing reserved on any link.
 fn idle_links(topology: &Topology, free: &Availability) -> Availability {
     let reservable = |direction| free.link_reservable(direction);
     Availability::with_free(topology, reservable, reservable, |node| free.cpu(node))

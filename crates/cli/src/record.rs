@@ -30,7 +30,7 @@ pub struct Record {
     pub effort: Effort,
     /// One request, and the way that it went.
     pub request: Request,
-    /// The same and other requests under contention.
+    /// That request and others under contention.
     pub contention: Contention,
     /// Pictures that the programs made: caption and file name.
     pub pictures: Vec<(String, String)>,
@@ -89,7 +89,7 @@ pub struct Trial {
     pub promised_nanos: Nanos,
     /// The time that half of the runs are expected to take.
     pub median_nanos: Nanos,
-    /// The same by the profile alone, as if nothing had changed since.
+    /// The time that half of the runs would take by the profile alone, as if nothing had changed since.
     pub profiled_nanos: Nanos,
     /// How often the promise is to be kept.
     pub quantile_ppm: Share,
@@ -117,7 +117,7 @@ impl Trial {
         relative(self.with_nanos, self.promised_nanos)
     }
 
-    /// The same without it.
+    /// (actual - promised) / promised without the reservation.
     pub fn error_without(&self) -> Option<f64> {
         self.without_nanos.map(|time| relative(time, self.promised_nanos))
     }

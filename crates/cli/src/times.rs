@@ -75,7 +75,8 @@ pub fn show(time: WallTime, zone: &TimeZone) -> String {
     }
 }
 
-/// The same for tables, to the minute: without its date today, without its year this year, and else the date alone.
+/// A time in a table, in the zone's own words, to the minute: without its date today, without its year this year, and else
+/// the date alone.
 pub fn show_briefly(time: WallTime, now: &Zoned) -> String {
     let Ok(timestamp) = Timestamp::from_nanosecond(i128::from(time.unix_nanos())) else {
         return "never".into();

@@ -21,7 +21,7 @@ pub struct DiskId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Disk {
-    /// Which.
+    /// The numbers of its device.
     pub device: DiskId,
     /// Reading.
     #[serde(with = "units::text")]

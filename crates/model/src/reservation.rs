@@ -50,7 +50,7 @@ pub struct RequestKey(String);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// What.
+    /// Resources, or a goal.
     pub ask: Ask,
     /// What its user calls it. It means nothing to Keeptime, and others may have the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -216,7 +216,7 @@ pub struct Grant {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Promise {
-    /// What.
+    /// The application that the goal is of.
     pub application: Name,
     /// With these parameters.
     pub parameters: Parameters,

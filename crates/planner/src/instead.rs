@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Instead {
-    /// Which.
+    /// The preference.
     pub prefer: Preference,
     /// The application's parameters.
     pub parameters: Arc<Parameters>,

@@ -61,7 +61,7 @@ pub struct Placed {
 /// The link direction that limits a placement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bottleneck {
-    /// Which.
+    /// The direction of a link.
     pub direction: LinkDirection,
     /// How many flows of the placement cross it.
     pub flows: u64,

@@ -13,7 +13,7 @@ pub struct PlanId(pub u64);
 /// One node goes from one place to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Step {
-    /// Which.
+    /// The node.
     pub node: NodeIndex,
     /// The site that it serves; nothing if it is a spare.
     pub from: Option<SiteIndex>,

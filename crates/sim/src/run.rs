@@ -45,7 +45,7 @@ pub struct Report {
 /// Something did not hold.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// What.
+    /// What did not hold.
     pub violation: Violation,
     /// The shortest run in which it does not, with the fewest kinds of faults.
     pub options: Options,

@@ -31,7 +31,7 @@ pub struct Entry {
 /// More of a resource is taken than there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Over {
-    /// Which.
+    /// The number of the resource.
     pub resource: usize,
     /// When.
     pub second: u64,

@@ -42,7 +42,7 @@ const FINISHED_EVERY: u64 = 5;
 pub struct Open {
     /// Who asks.
     pub caller: Caller,
-    /// What.
+    /// What is asked for.
     pub call: Call,
 }
 

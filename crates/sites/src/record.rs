@@ -54,7 +54,7 @@ impl NodeStanding {
 /// A node is to serve another site from now on. Nothing is in flight on it, or its old site waits for that no longer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Which.
+    /// The node.
     pub node: Name,
     /// The site that it served; nothing if it was a spare.
     pub from: Option<Name>,

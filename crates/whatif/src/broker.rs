@@ -75,7 +75,7 @@ impl Broker {
         Some(self.answers.remove(at).1)
     }
 
-    /// The same, where the answer may come later: [`Self::answers`] has it by this ticket.
+    /// A call of a user who may do everything: [`Self::answers`] has its answer by this ticket, now or later.
     pub fn ask(&mut self, call: Call) -> Ticket {
         self.calls += 1;
         let (ticket, caller) = (Ticket(self.calls), self.caller.clone());

@@ -37,7 +37,7 @@ pub struct Reliability {
     repair: Nanos,
 }
 
-/// The same by kind; nothing of what never fails.
+/// How often parts of each kind fail, and for how long; nothing of what never fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reliabilities {
     /// Of each node.

@@ -35,7 +35,7 @@ pub struct World {
 /// An application and what was measured of it.
 #[derive(Debug, Clone)]
 pub struct Curves {
-    /// Which.
+    /// The application.
     pub application: Application,
     /// In company, as on a busy cluster: what promises are made from.
     pub profile: Profile,

@@ -103,7 +103,7 @@ impl Trial {
         self.run_watched(jobs, progress, |policy| policy)
     }
 
-    /// The same, where `watched` is put in front of the policy, and decides as that does.
+    /// Runs `jobs` as [`Self::run`] does, where `watched` is put in front of the policy, and decides as that does.
     ///
     /// # Errors
     /// As for [`Self::run`].

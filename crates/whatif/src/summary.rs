@@ -45,7 +45,7 @@ pub struct Summary {
     pub jobs_hit: usize,
     /// Work that was done and lost with nodes that were away, in hours of a node.
     pub lost_node_hours: f64,
-    /// The same, of what all nodes could have done.
+    /// Work that was done and lost with nodes that were away, of what all nodes could have done.
     pub lost_percent: f64,
     /// From submission to start, the last one of a job that was run anew.
     pub wait_seconds: Option<Quantiles>,

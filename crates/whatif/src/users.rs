@@ -41,7 +41,7 @@ pub struct Coming {
 pub enum Decides {
     /// The real broker; whoever it admits has what it reserves.
     Keeptime,
-    /// The same, and who runs has beside that what nobody has reserved.
+    /// The real broker; whoever it admits has what it reserves, and beside that what nobody has reserved.
     KeeptimeSpare,
     /// All start when they are asked for, and share.
     None,

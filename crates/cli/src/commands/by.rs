@@ -271,7 +271,7 @@ fn book_in_turn(cluster: &Cluster, work: &Work, asked: WallTime) -> Result<Booke
     refused.context("nothing was asked for")
 }
 
-/// The same, again and again for so long, as long as all is refused; `tell` hears of that.
+/// Books in turn ([`book_in_turn`]), again and again for so long, as long as all is refused; `tell` hears of that.
 fn book_patiently(
     cluster: &Cluster,
     work: &Work,

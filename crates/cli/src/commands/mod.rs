@@ -109,7 +109,7 @@ impl Session {
         Ok(FittedProfile::new(self.application.clone(), &self.profile()?)?)
     }
 
-    /// The same as its last runs say that things are now, where the broker knows of any.
+    /// The profile as its last runs say that things are now, where the broker knows of any, ready to be planned with.
     ///
     /// # Errors
     /// As [`Self::profile`]; if there is no broker.

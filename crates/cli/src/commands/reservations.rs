@@ -378,7 +378,7 @@ pub(super) fn refused(error: ClientError, json: bool) -> Result<Ending> {
     refused_lasting(error, None, None, json)
 }
 
-/// The same of what might wait, and has waited so long, and of what was to last so long.
+/// A refusal of what has waited so long, if it might, and was to last so long, is told with what would be admitted.
 pub(super) fn refused_lasting(
     error: ClientError,
     waited_nanos: Option<Nanos>,

@@ -85,7 +85,8 @@ impl Counts {
         self.take_with(looks, followed)
     }
 
-    /// The same where something else counts, and nodes tell the CPU time alone.
+    /// Takes in the CPU time that all nodes tell, where something else counts. What is to be passed on, if enough was done
+    /// for that.
     pub fn take_with(&mut self, looks: Vec<Look>, count: Option<Count>) -> Option<Told> {
         self.looks.push_back(looks);
         if self.looks.len() > LOOKS_KEPT {

@@ -45,7 +45,7 @@ pub enum Asked {
 pub enum Answer {
     /// It stands so now.
     State(Box<RateView>),
-    /// The same of one that is to be done by a time.
+    /// A run that is to be done by a time stands so now.
     Course(CourseView),
     /// It stays at its former rate.
     Refused {
@@ -75,8 +75,8 @@ pub struct RateView {
     /// What keeps it, on every node that has told so lately; nothing there: nothing does.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cpu_kept_by: BTreeMap<Name, Option<CpuMechanism>>,
-    /// Told to who has set its target: it is not held at that yet, but will be without being asked again. Why not, in the user's
-    /// words.
+    /// Told to who has set its target: it is not held at that yet, but will be without being asked again. Why not, in the
+    /// user's words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows: Option<String>,
 }

@@ -13,9 +13,9 @@ use std::{fs, io};
 
 /// What the file has instead of the profile's `.json`.
 const EXTENSION: &str = "full-speed.json";
-/// The same where work is counted by MPI calls: an iteration of theirs need not be what a line tells.
+/// What it has instead where work is counted by MPI calls: an iteration of theirs need not be what a line tells.
 const EXTENSION_OF_MPI: &str = "full-speed-mpi.json";
-/// And where a command prints it.
+/// What it has instead where a command prints how much was done.
 const EXTENSION_OF_COMMAND: &str = "full-speed-command.json";
 
 /// Where full speeds of an application are kept that were measured under the conditions of here.

@@ -139,7 +139,7 @@ impl GrantedNodes {
         Ok(self.with(self.reservation()?.request, set))
     }
 
-    /// The same of what was asked for.
+    /// `request` as `set` has it, on the nodes that it has.
     fn with(&self, mut request: Request, set: impl FnOnce(&mut Resources)) -> Request {
         if let Ask::Resources(resources) = &mut request.ask {
             // They stay where they are.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub struct KeptAgents {
     /// What each is called, in their order.
     places: Vec<String>,
-    /// The same; nothing while one is asked.
+    /// The agents, in their order; nothing while one is asked.
     idle: Vec<Option<KeptAgent>>,
     /// Where they come back from who has asked them, with their number.
     back: Receiver<(usize, KeptAgent)>,
@@ -31,8 +31,8 @@ struct KeptAgent {
 }
 
 impl KeptAgents {
-    /// The agents there; connects when they are asked first. Each takes a descriptor then, and a process where it is reached by a
-    /// relay: this process may have as many descriptors from now on.
+    /// The agents there; connects when they are asked first. Each takes a descriptor then, and a process where it is
+    /// reached by a relay: this process may have as many descriptors from now on.
     pub fn new(places: impl IntoIterator<Item = AgentPlace>) -> Self {
         let places: Vec<_> = places.into_iter().collect();
         make_room(places.len());

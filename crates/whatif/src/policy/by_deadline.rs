@@ -35,7 +35,7 @@ pub struct ByDeadline {
     whole: CpuPpm,
     /// What is given out of each node.
     given_out: CpuPpm,
-    /// The same, and nothing of those that are away.
+    /// What jobs may have of each node: nothing of those that are away.
     nodes: deadline::Cluster,
     away: u32,
     /// Who has a reservation, and has not ended.

@@ -28,11 +28,11 @@ pub enum Choice {
     /// The real engine: a job is promised its deadline when it is submitted and has its resources
     /// reserved, now or in advance, or is refused.
     Keeptime,
-    /// The same, but only what can start at once is promised: greedy, as in the thesis.
+    /// The real engine, of which only what can start at once is promised: greedy, as in the thesis.
     KeeptimeGreedy,
-    /// The same engine behind a queue: a job is promised its deadline when it starts.
+    /// The real engine behind a queue: a job is promised its deadline when it starts.
     KeeptimeQueue,
-    /// The same queue, in which urgent jobs come before all others.
+    /// The real engine behind a queue in which urgent jobs come before all others.
     KeeptimeClasses,
     /// As `keeptime run --by --wait` asks: jobs have parts of their nodes, which they share, and go slower for others as
     /// far as their deadlines allow.

@@ -95,7 +95,7 @@ impl Queued {
         }
     }
 
-    /// The same; urgent jobs come before all others.
+    /// A queue in which urgent jobs come before all others.
     pub fn by_class(reservations: Reservations, nodes: u32) -> Self {
         Self { classes: true, ..Self::new(reservations, nodes) }
     }

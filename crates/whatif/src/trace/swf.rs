@@ -53,7 +53,7 @@ pub fn read(text: &str, most: usize, seed: u64) -> Result<Log, Invalid> {
     read_counted(text, most, seed).map(|(log, _)| log)
 }
 
-/// The same, and what was counted on the way.
+/// The log as [`read`] has it, and what was counted on the way.
 ///
 /// # Errors
 /// As [`read`].

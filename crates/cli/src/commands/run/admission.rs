@@ -62,9 +62,9 @@ pub fn admit(session: &Session, goal: &GoalArguments, manner: Manner) -> Result<
     admit_from(session, goal, manner, None)
 }
 
-/// The same, and where it cannot be kept now, in advance: at the first time at which it can, if that is within `wait` from
-/// now. What is held then may not have begun. Where no such time is known, it waits for what others give back before their
-/// time, and `tell` hears of that.
+/// Asks the broker to keep a goal as [`admit`] does, and where it cannot be kept now, in advance: at the first time at
+/// which it can, if that is within `wait` from now. What is held then may not have begun. Where no such time is known, it
+/// waits for what others give back before their time, and `tell` hears of that.
 ///
 /// # Errors
 /// As [`admit`].

@@ -139,7 +139,7 @@ fn run_for_goal(
     Ok(Ending::Done)
 }
 
-/// The same about the application itself: that of a file or of a program's words, with the time that it needs.
+/// The arguments about the application itself: that of a file or of a program's words, with the time that it needs.
 fn with_application(arguments: &RunArguments) -> Result<RunArguments> {
     let application = match arguments.program.is_given() {
         true => program::application(arguments)?,

@@ -47,7 +47,7 @@ pub(super) fn application(arguments: &RunArguments) -> Result<Application> {
     Ok(Application::try_from(file)?)
 }
 
-/// The same with the time limit of a run at `rate`: what an application says is for one at full speed.
+/// An application with the time limit of a run at `rate`: what an application says is for one at full speed.
 ///
 /// # Errors
 /// None that the application did not have before.

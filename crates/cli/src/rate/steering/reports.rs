@@ -79,7 +79,7 @@ fn report(from: &Mark, to: &Mark) -> Option<Report> {
     Report::new(from.at, to.at, work as f64, &used).ok()
 }
 
-/// The same with what the node used that used most.
+/// A report as of one node: with what that one used that used most.
 pub(super) fn of_one(report: &Report) -> Report {
     report.clone().with_used(&[most(report)])
 }
