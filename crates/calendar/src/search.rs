@@ -36,6 +36,17 @@ pub struct Search<'a, const LONG: bool> {
     walked: usize,
 }
 
+/// What is searched for, in nanoseconds: a start between two, from which on no more than so much is reserved for so long.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// The amount that may be reserved at the most.
+    pub most: u64,
+    /// Not 0.
+    pub duration: u64,
+    pub start: u64,
+    pub latest: u64,
+}
+
 /// A part of the time.
 #[derive(Debug, Clone, Copy)]
 struct Part<'a> {
@@ -59,9 +70,8 @@ enum End {
 }
 
 impl<'a, const LONG: bool> Search<'a, LONG> {
-    /// A search for `duration` (not 0) with at most `most` reserved, starting between `start` and
-    /// `latest`.
-    pub fn new(most: u64, duration: u64, start: u64, latest: u64) -> Self {
+    /// A search that has seen nothing.
+    pub fn new(Wanted { most, duration, start, latest }: Wanted) -> Self {
         Self { most, duration, latest, start, passed: None, walked: 0 }
     }
 
@@ -71,7 +81,7 @@ impl<'a, const LONG: bool> Search<'a, LONG> {
             Break(End::Answer(outcome)) => outcome,
             Break(End::LongWalk) => {
                 let Self { most, duration, start, latest, .. } = self;
-                Search::<true>::new(most, duration, start, latest).run(root)
+                Search::<true>::new(Wanted { most, duration, start, latest }).run(root)
             }
             // What fits until the end of time fits for ever.
             Continue(()) => (self.start < NEVER && self.start <= self.latest).then_some(self.start),

@@ -1,6 +1,6 @@
 //! One resource: how much of it is reserved when.
 
-use crate::search::Search;
+use crate::search::{Search, Wanted};
 use crate::span::{NEVER, Span, Stretch, When};
 use crate::tree::{Change, Extent, Node};
 use keeptime_model::units::WallTime;
@@ -183,8 +183,8 @@ impl SlotTable {
             return Some(WallTime::from_unix_nanos(start));
         }
         let most = self.capacity.checked_sub(amount)?;
-        let search = Search::<false>::new(most, when.duration.get(), start, latest);
-        search.run(&self.root).map(WallTime::from_unix_nanos)
+        let wanted = Wanted { most, duration: when.duration.get(), start, latest };
+        Search::<false>::new(wanted).run(&self.root).map(WallTime::from_unix_nanos)
     }
 
     /// The first instant after `instant` at which another amount is reserved than at `instant`;
