@@ -139,7 +139,7 @@ pub fn run(out: &Path, log: Option<&Path>, made: &Made, jobs: usize, seed: u64) 
 /// By a policy of `keeptime sim`, on nodes that have nothing to say to each other, and how long each decision took, in
 /// milliseconds.
 fn simulated(policy: Choice, nodes: u32, jobs: &[Submission]) -> Result<(Outcome, Vec<f64>)> {
-    let trial = Trial::of(Shape::star(nodes)?, policy, Share::default())?;
+    let trial = Trial::of(Shape::star(nodes)?, policy, Share::default());
     let mut decisions = Vec::new();
     let outcome = trial.run_watched(jobs, &mut |_| {}, |policy| {
         Box::new(Timed { policy, decisions: &mut decisions, asks: false })

@@ -70,7 +70,7 @@ pub fn run(out: &Path) -> Result<()> {
 
 fn replay(shape: Shape, policy: Choice, load: f64, jobs: &[Submission]) -> Result<Run> {
     let start = Instant::now();
-    let outcome = Trial::of(shape, policy, Share::default())?.run(jobs, &mut |_| {})?;
+    let outcome = Trial::of(shape, policy, Share::default()).run(jobs, &mut |_| {})?;
     let seconds = start.elapsed().as_secs_f64();
     Ok(Run { load, seconds, summary: outcome.summary(jobs, shape.nodes) })
 }

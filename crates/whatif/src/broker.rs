@@ -6,7 +6,6 @@ use keeptime_engine::policy::Policy as Limits;
 use keeptime_engine::{
     Answer, Call, CallError, Caller, Cluster, Engine, Event, Input, Moment, Output, Step, Ticket,
 };
-use keeptime_model::Invalid;
 use keeptime_model::assignment::{AssignedFlow, TrafficClass};
 use keeptime_model::reservation::{Handle, RequestKey};
 use keeptime_model::topology::NodeIndex;
@@ -40,14 +39,11 @@ pub type Answered = Result<Answer, Box<CallError>>;
 
 impl Broker {
     /// An engine for this cluster, all agents connected.
-    ///
-    /// # Errors
-    /// None: the caller's name is one.
-    pub fn new(cluster: Cluster) -> Result<Self, Invalid> {
+    pub fn new(cluster: Cluster) -> Self {
         let nodes = cluster.topology().node_indices();
         let (now, session) = (Nanos::new(0), Session(1));
         let engine = Engine::new(cluster, limits(), moment(now));
-        let caller = Caller { user: "log".parse()?, operator: true };
+        let caller = Caller { user: "log".parse().expect("it is a name"), operator: true };
         let (begun, lost, changed) = (vec![], vec![], vec![]);
         let (calls, away, answers) = (0, BTreeSet::new(), vec![]);
         let mut broker =
@@ -55,7 +51,7 @@ impl Broker {
         for node in nodes {
             broker.connect(node);
         }
-        Ok(broker)
+        broker
     }
 
     /// It is `now`, which is never before what was said last.
@@ -89,11 +85,8 @@ impl Broker {
     }
 
     /// A key that no call had.
-    ///
-    /// # Errors
-    /// None: it is a key.
-    pub fn new_key(&self) -> Result<RequestKey, Invalid> {
-        format!("k{}", self.calls).parse()
+    pub fn new_key(&self) -> RequestKey {
+        format!("k{}", self.calls).parse().expect("it is a key")
     }
 
     /// The reservations that have begun since this was called last.

@@ -248,7 +248,7 @@ mod tests {
     /// Two racks, of 40 nodes and of 10.
     fn failures(how: Reliabilities, seed: u64) -> Failures {
         let shape: Shape = "fat-tree:50".parse().unwrap();
-        Failures::new(&shape.topology().unwrap(), how, seed)
+        Failures::new(&shape.topology(), how, seed)
     }
 
     /// All that happens in 2,000 hours.

@@ -288,7 +288,7 @@ impl<'a> Desk<'a> {
             wait_nanos: (asked.wait > Nanos::new(0)).then_some(asked.wait),
             ..Request::new(ask)
         };
-        let key = self.broker.new_key()?;
+        let key = self.broker.new_key();
         let ticket = self.broker.ask(Call::Reserve { key, request });
         self.waiting.insert(ticket, number);
         Ok(())
@@ -646,7 +646,7 @@ fn named<'a>(known: &'a [Fitted<'a>], name: &Name) -> Result<&'a Fitted<'a>, Inv
 impl World {
     /// A broker that knows all applications.
     fn broker(&self) -> Result<Broker, Invalid> {
-        let mut broker = Broker::new(Cluster::new(self.topology.clone(), self.reservable)?)?;
+        let mut broker = Broker::new(Cluster::new(self.topology.clone(), self.reservable)?);
         for Curves { application, profile, .. } in &self.known {
             let (application, profile) = (Box::new(application.clone()), Box::new(profile.clone()));
             answered(broker.call(Call::Register { application, profile }))?;

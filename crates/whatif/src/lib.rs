@@ -23,7 +23,7 @@
 //!
 //! let shape: Shape = "star:64".parse()?;
 //! let log = lublin::log(64, 50, 0.7, 1);
-//! let trial = Trial::of(shape, Choice::Keeptime, "20 %".parse()?)?;
+//! let trial = Trial::of(shape, Choice::Keeptime, "20 %".parse()?);
 //! let outcome = trial.run(&log.jobs, &mut |_| {})?;
 //! assert_eq!(outcome.summary(&log.jobs, 64).broken, 0);
 //! # Ok::<(), keeptime_model::Invalid>(())

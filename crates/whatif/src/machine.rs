@@ -78,7 +78,7 @@ struct Running {
 
 impl Running {
     fn work_until(&self, now: Nanos) -> f64 {
-        (seconds(now) - seconds(self.since)) * self.speed
+        (now.as_secs_f64() - self.since.as_secs_f64()) * self.speed
     }
 }
 
@@ -314,10 +314,6 @@ impl Hold {
     }
 }
 
-fn seconds(time: Nanos) -> f64 {
-    time.get() as f64 / NANOS_A_SECOND
-}
-
 /// Rounded up, but for what a few divisions add: nobody ends before the work is done, and nobody a nanosecond late. More than
 /// there can be is for ever.
 fn nanos_ceil(seconds: f64) -> Nanos {
@@ -337,7 +333,7 @@ mod tests {
         let shape: Shape = shape.parse().unwrap();
         let communication = Share::from_percent(communication).unwrap();
         let traffic = Traffic { communication, flow: BitsPerSecond::from_mbit(4_500) };
-        let index = PlacementIndex::new(shape.topology().unwrap());
+        let index = PlacementIndex::new(shape.topology());
         Machine::new(index, traffic, CpuPpm::from_percent(100))
     }
 

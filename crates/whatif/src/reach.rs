@@ -87,7 +87,7 @@ mod tests {
     /// Two racks of 40 nodes in a row: links 0 to 79 are those of nodes, 80 and 81 those of racks, 82 goes up from the
     /// row; switches 0 and 1 are those of racks, 2 the row's, 3 the one above.
     fn two_racks() -> PlacementIndex {
-        PlacementIndex::new("fat-tree:80".parse::<Shape>().unwrap().topology().unwrap())
+        PlacementIndex::new("fat-tree:80".parse::<Shape>().unwrap().topology())
     }
 
     fn nodes(numbers: std::ops::Range<u32>) -> Vec<NodeIndex> {

@@ -92,18 +92,15 @@ fn slower(link: &Link) -> BitsPerSecond {
 
 /// The same cluster where each node has an address, as the engine demands. In a simulation no packet goes anywhere, so that
 /// those that are missing are made up, and with them all others: none is there twice.
-///
-/// # Errors
-/// None for what is a topology.
-pub fn addressed(topology: Topology) -> Result<Topology, Invalid> {
+pub fn addressed(topology: Topology) -> Topology {
     if topology.nodes().iter().all(|node| node.address.is_some()) {
-        return Ok(topology);
+        return topology;
     }
     let mut file = TopologyFile::from(topology);
     for (number, node) in (0..).zip(&mut file.nodes) {
         node.address = Some(address(number));
     }
-    Topology::try_from(file)
+    Topology::try_from(file).expect("it is one, and no address is there twice")
 }
 
 impl Shape {
@@ -127,25 +124,23 @@ impl Shape {
     }
 
     /// Its nodes, switches and links. Each node has one processor for jobs and a link of 10 Gbit/s.
-    ///
-    /// # Errors
-    /// None for what is a shape.
-    pub fn topology(self) -> Result<Topology, Invalid> {
-        let nodes = (0..self.nodes).map(node).collect::<Result<_, _>>()?;
+    pub fn topology(self) -> Topology {
+        let nodes = (0..self.nodes).map(node).collect();
         let mut wires = Wires { switches: vec![], links: vec![] };
         match self.wiring {
-            Wiring::Star => wires.connect('s', &Level::of_nodes(self.nodes), self.nodes, 1)?,
+            Wiring::Star => wires.connect('s', &Level::of_nodes(self.nodes), self.nodes, 1),
             Wiring::FatTree { oversubscription } => {
                 let racks =
-                    wires.connect('r', &Level::of_nodes(self.nodes), RADIX, oversubscription)?;
-                let rows = wires.connect('a', &racks, RADIX, 1)?;
+                    wires.connect('r', &Level::of_nodes(self.nodes), RADIX, oversubscription);
+                let rows = wires.connect('a', &racks, RADIX, 1);
                 let count = rows.rates.len() as u32;
-                wires.connect('s', &rows, count, 1)?
+                wires.connect('s', &rows, count, 1)
             }
         };
         let Wires { switches, links } = wires;
-        let name = "simulated".parse()?;
-        Topology::try_from(TopologyFile { name, nodes, switches, links })
+        let name = name("simulated".into());
+        let topology = Topology::try_from(TopologyFile { name, nodes, switches, links });
+        topology.expect("a shape is a tree of no more than a topology may have")
     }
 }
 
@@ -169,33 +164,32 @@ struct Wires {
 impl Wires {
     /// Puts a switch above every `radix` of what is below; from each goes up what comes from below,
     /// divided by `oversubscription`.
-    fn connect(
-        &mut self,
-        letter: char,
-        below: &Level,
-        radix: u32,
-        oversubscription: u32,
-    ) -> Result<Level, Invalid> {
+    fn connect(&mut self, letter: char, below: &Level, radix: u32, oversubscription: u32) -> Level {
         let mut rates = Vec::new();
         let mut child = 0;
         for children in below.rates.chunks(radix.max(1) as usize) {
-            let name: Name = format!("{letter}{}", rates.len()).parse()?;
+            let switch = name(format!("{letter}{}", rates.len()));
             for rate in children {
-                let between = [format!("{}{child}", below.letter).parse()?, name.clone()];
+                let between = [name(format!("{}{child}", below.letter)), switch.clone()];
                 let rate = BitsPerSecond::new(*rate);
                 self.links.push(Link { between, rate, rate_back: None });
                 child += 1;
             }
-            self.switches.push(Switch { name });
+            self.switches.push(Switch { name: switch });
             rates.push(children.iter().sum::<u64>() / u64::from(oversubscription));
         }
-        Ok(Level { letter, rates })
+        Level { letter, rates }
     }
 }
 
-fn node(number: u32) -> Result<Node, Invalid> {
-    let name = format!("n{number}").parse()?;
-    Ok(Node { name, cpu: CpuPpm::from_percent(100), address: Some(address(number)), disk: None })
+fn node(number: u32) -> Node {
+    let (name, cpu) = (name(format!("n{number}")), CpuPpm::from_percent(100));
+    Node { name, cpu, address: Some(address(number)), disk: None }
+}
+
+/// Of a letter and a number.
+fn name(text: String) -> Name {
+    text.parse().expect("it is a name")
 }
 
 /// Of a node with this number: from 10.0.0.1 on.
@@ -249,13 +243,23 @@ mod tests {
     #[test]
     fn links_get_fatter_towards_the_top_unless_they_are_oversubscribed() {
         let rates = |text: &str| {
-            let topology = text.parse::<Shape>().unwrap().topology().unwrap();
+            let topology = text.parse::<Shape>().unwrap().topology();
             let path = topology.path(NodeIndex(0), NodeIndex(1_600));
             path.iter().map(|link| topology.rate(*link).get() / 1_000_000_000).collect::<Vec<_>>()
         };
         assert_eq!(rates("fat-tree:3200"), [10, 400, 16_000, 16_000, 400, 10]);
         assert_eq!(rates("fat-tree:3200:4"), [10, 100, 4_000, 4_000, 100, 10]);
         assert_eq!(rates("star:2000"), [10, 10]);
+    }
+
+    #[test]
+    fn the_largest_shapes_are_topologies() {
+        for wiring in ["star", "fat-tree"] {
+            for rest in [NODES_MAX.to_string(), format!("{NODES_MAX}:{OVERSUBSCRIPTION_MAX}")] {
+                let Ok(shape) = format!("{wiring}:{rest}").parse::<Shape>() else { continue };
+                assert_eq!(shape.topology().nodes().len(), NODES_MAX as usize, "{shape}");
+            }
+        }
     }
 
     fn topology(nodes: &str, links: &str) -> Topology {
@@ -284,7 +288,7 @@ mod tests {
             assert_eq!(cpu_of_each(&both), Ok(CpuPpm::from_percent(400)));
         }
         let shape: Shape = "fat-tree:100:4".parse().unwrap();
-        let flow = flow_of_each(&shape.topology().unwrap());
+        let flow = flow_of_each(&shape.topology());
         assert_eq!(flow, Ok(BitsPerSecond::from_mbit(4_500)));
         let alone =
             Topology::from_toml("name = \"c\"\nnodes = [{ name = \"a\", cpu = \"1 %\" }]\n");
@@ -317,7 +321,7 @@ mod tests {
     fn who_has_no_address_is_given_one_that_nobody_else_has() {
         let addresses = |nodes: &str| {
             let links = r#"{ between = ["a", "s"], rate = "1 Gbit/s" }, { between = ["b", "s"], rate = "1 Gbit/s" }, { between = ["s", "t"], rate = "1 Gbit/s" }"#;
-            let addressed = addressed(topology(nodes, links)).unwrap();
+            let addressed = addressed(topology(nodes, links));
             let addresses = addressed.nodes().iter().map(|node| node.address.unwrap().to_string());
             addresses.collect::<Vec<_>>()
         };

@@ -82,11 +82,8 @@ pub struct Outcome {
 
 impl Trial {
     /// On a cluster that has a shape, and of which nothing fails.
-    ///
-    /// # Errors
-    /// If there is no such cluster.
-    pub fn of(shape: Shape, policy: Choice, communication: Share) -> Result<Self, Invalid> {
-        Ok(Self { topology: shape.topology()?, policy, communication, failures: None })
+    pub fn of(shape: Shape, policy: Choice, communication: Share) -> Self {
+        Self { topology: shape.topology(), policy, communication, failures: None }
     }
 
     /// Runs `jobs`, which are in the order of their submission, to the end of the last. `progress` is told
@@ -198,7 +195,7 @@ impl<'a> Replay<'a> {
         let cpu = shape::cpu_of_each(&topology)?;
         let nodes_most = (topology.nodes().len() as u32).min(RANKS_MAX);
         let traffic = Traffic::new(&topology, communication)?;
-        let topology = shape::addressed(topology)?;
+        let topology = shape::addressed(topology);
         let policy = watched(policy.begin(topology.clone(), traffic)?);
         let machine = Machine::new(PlacementIndex::new(topology), traffic, cpu);
         let reach = Reach::new(machine.index());
@@ -430,7 +427,7 @@ mod tests {
 
     fn outcome(shape: &str, policy: Choice, percent: u32, jobs: &[Submission]) -> Outcome {
         let communication = Share::from_percent(percent).unwrap();
-        let trial = Trial::of(shape.parse().unwrap(), policy, communication).unwrap();
+        let trial = Trial::of(shape.parse().unwrap(), policy, communication);
         trial.run(jobs, &mut |_| {}).unwrap()
     }
 
@@ -689,7 +686,7 @@ mod tests {
     }
 
     fn failing_in(shape: &str, policy: Choice, failures: Failures, jobs: &[Submission]) -> Outcome {
-        let topology = shape.parse::<Shape>().unwrap().topology().unwrap();
+        let topology = shape.parse::<Shape>().unwrap().topology();
         let communication = Share::from_percent(0).unwrap();
         let trial = Trial { topology, policy, communication, failures: Some(failures) };
         trial.run(jobs, &mut |_| {}).unwrap()
@@ -702,7 +699,7 @@ mod tests {
     }
 
     fn of_nodes(nodes: u32, reliability: Reliability, seed: u64) -> Failures {
-        let topology = Shape::star(nodes).unwrap().topology().unwrap();
+        let topology = Shape::star(nodes).unwrap().topology();
         let how = Reliabilities { nodes: Some(reliability), ..Reliabilities::default() };
         Failures::new(&topology, how, seed)
     }
@@ -917,7 +914,7 @@ mod tests {
     #[test]
     fn one_seed_has_one_result_when_everything_fails() {
         let jobs = lublin::log(80, 150, 0.8, 1).jobs;
-        let topology = "fat-tree:80".parse::<Shape>().unwrap().topology().unwrap();
+        let topology = "fat-tree:80".parse::<Shape>().unwrap().topology();
         let every =
             |hours: u64| Some(Reliability::new(Nanos::from_secs(hours * 3_600), HOUR).unwrap());
         let how = Reliabilities { nodes: every(24), links: every(24), switches: every(8) };
@@ -965,7 +962,7 @@ mod tests {
         let years = 10 * YEAR;
         let job = Submission { run: years, requested: years, nodes: 1, ..pair(0, SECONDS_MAX) };
         let trial = Trial::of(Shape::star(1).unwrap(), Choice::FcfsBackfill, Share::default());
-        let error = trial.unwrap().run(&[job; 60], &mut |_| {}).unwrap_err().to_string();
+        let error = trial.run(&[job; 60], &mut |_| {}).unwrap_err().to_string();
         let expected = "jobs: \"would not be over after 200 years\" is not accepted; expected less work, or more nodes";
         assert_eq!(error, expected);
     }
@@ -1015,7 +1012,7 @@ mod tests {
         let job = Submission { submitted: 0, run: 50, requested: 10, nodes: 4, deadline: 9, class };
         let communication = Share::from_percent(0).unwrap();
         let shape = Shape::star(4).unwrap();
-        let trial = Trial::of(shape, Choice::None, communication).unwrap();
+        let trial = Trial::of(shape, Choice::None, communication);
         let error = trial.run(&[job], &mut |_| {}).unwrap_err().to_string();
         let expected = r#"jobs[0].requested: "10" is not accepted; expected at least its run, 50"#;
         assert_eq!(error, expected);

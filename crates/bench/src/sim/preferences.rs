@@ -56,7 +56,7 @@ struct Known {
 /// Simulates all, and adds the figures.
 pub fn run(figures: &mut Figures) -> Result<Vec<Preferred>> {
     let known = APPLICATIONS.map(known).into_iter().collect::<Result<Vec<_>>>()?;
-    let topology = Shape::star(NODES)?.topology()?;
+    let topology = Shape::star(NODES)?.topology();
     let curves = |Known { application, profile, .. }: &Known| Curves {
         application: application.clone(),
         profile: profile.clone(),

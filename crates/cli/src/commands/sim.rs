@@ -108,7 +108,7 @@ fn run_jobs(arguments: &SimArguments) -> Result<Ending> {
 /// The cluster that is meant. All of its nodes are alike.
 fn topology(cluster: &SimulatedCluster) -> Result<Topology> {
     let path = match cluster {
-        SimulatedCluster::Shape(shape) => return Ok(shape.topology()?),
+        SimulatedCluster::Shape(shape) => return Ok(shape.topology()),
         SimulatedCluster::File(path) => path,
     };
     let text =

@@ -160,7 +160,7 @@ mod tests {
     fn ended(jobs: &[Submission]) -> Vec<u64> {
         let communication = Share::try_from(0).unwrap();
         let shape = Shape::star(4).unwrap();
-        let trial = Trial::of(shape, Choice::FcfsBackfill, communication).unwrap();
+        let trial = Trial::of(shape, Choice::FcfsBackfill, communication);
         trial.run(jobs, &mut |_| {}).unwrap().ended()
     }
 

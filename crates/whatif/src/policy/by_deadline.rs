@@ -108,7 +108,7 @@ impl ByDeadline {
         let nodes = deadline::Cluster::of(file.nodes.len() as u32, given_out);
         let cluster = Cluster::new(Topology::try_from(file)?, shape::reservable)?;
         let (held, handles, waiting, asks) = Default::default();
-        let (broker, away, asking) = (Broker::new(cluster)?, 0, None);
+        let (broker, away, asking) = (Broker::new(cluster), 0, None);
         Ok(Self {
             broker,
             traffic,
@@ -205,7 +205,7 @@ impl ByDeadline {
             Ask::Nothing(_) => return None,
         };
         let request = booking.request(self.traffic.resources(nodes), &at);
-        let key = self.broker.new_key().ok()?;
+        let key = self.broker.new_key();
         let ticket = self.broker.ask(Call::Reserve { key, request });
         Some(Sent { ticket, from: at.from })
     }
@@ -425,7 +425,7 @@ mod tests {
 
     fn trial(nodes: u32, percent: u32) -> Trial {
         let communication = Share::from_percent(percent).unwrap();
-        Trial::of(Shape::star(nodes).unwrap(), Choice::KeeptimeBy, communication).unwrap()
+        Trial::of(Shape::star(nodes).unwrap(), Choice::KeeptimeBy, communication)
     }
 
     fn outcome(nodes: u32, jobs: &[Submission]) -> Outcome {

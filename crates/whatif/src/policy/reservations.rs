@@ -64,14 +64,14 @@ impl Reservations {
     /// If the engine cannot have such a cluster, or its nodes are not alike.
     pub fn new(topology: Topology, traffic: Traffic) -> Result<Self, Invalid> {
         let cpu = shape::cpu_of_each(&topology)?;
-        let broker = Broker::new(Cluster::new(topology, shape::reservable)?)?;
+        let broker = Broker::new(Cluster::new(topology, shape::reservable)?);
         Ok(Self { broker, traffic, cpu, jobs: BTreeMap::new(), handles: BTreeMap::new() })
     }
 
     /// Asks for a job at `now`, to begin at `from`.
     pub fn ask(&mut self, now: Nanos, job: usize, submission: &Submission, from: Nanos) -> Asked {
         self.broker.set_time(now);
-        let Ok(key) = self.broker.new_key() else { return Asked::Never };
+        let key = self.broker.new_key();
         let request = self.request(submission, from);
         self.call(Call::Reserve { key, request }, job, submission)
     }
@@ -195,7 +195,7 @@ mod tests {
 
     /// Three nodes behind a switch, and jobs that do not talk.
     fn three_nodes() -> Reservations {
-        let topology = crate::shape::Shape::star(3).unwrap().topology().unwrap();
+        let topology = crate::shape::Shape::star(3).unwrap().topology();
         let communication = Share::from_percent(0).unwrap();
         Reservations::new(topology, Traffic { communication, flow: BitsPerSecond::ZERO }).unwrap()
     }

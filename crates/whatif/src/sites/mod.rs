@@ -481,7 +481,7 @@ mod tests {
     }
 
     fn hosting(nodes: u32, demands: Vec<Demand>, terms: Terms) -> Result<Hosting, Invalid> {
-        Hosting::new(Shape::star(nodes).unwrap().topology().unwrap(), demands, terms)
+        Hosting::new(Shape::star(nodes).unwrap().topology(), demands, terms)
     }
 
     /// Eight nodes for two equals. At its peak one asks for more than five, and the other for less than one.
