@@ -50,7 +50,7 @@ impl Later {
     }
 
     fn text(self, zone: &TimeZone) -> String {
-        let until = times::show(times::whole_second_from(self.until), zone);
+        let until = times::show(self.until.whole_second_ceil(), zone);
         match self.count {
             0 => String::new(),
             1 => format!("1 reservation begins later: --to \"{until}\"\n"),

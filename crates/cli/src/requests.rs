@@ -106,7 +106,7 @@ pub fn as_typed(invalid: Invalid) -> Invalid {
 fn time_as_typed(text: &str) -> Option<String> {
     let (nanos, rest) = text.split_once(' ')?;
     let time = WallTime::from_unix_nanos(nanos.parse().ok()?);
-    Some(format!("{} {rest}", times::whole_second_from(time)))
+    Some(format!("{} {rest}", time.whole_second_ceil()))
 }
 
 /// A text that may name fields of a request, with options in their place.

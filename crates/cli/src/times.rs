@@ -90,13 +90,6 @@ pub fn show_briefly(time: WallTime, now: &Zoned) -> String {
     time.strftime(format).to_string()
 }
 
-/// The first whole second that is not before `time`. A time from which on something would be admitted is told so: people
-/// ask for whole seconds, and in the one before it would be refused.
-pub fn whole_second_from(time: WallTime) -> WallTime {
-    let seconds = time.unix_nanos().div_ceil(NANOS_A_SECOND);
-    WallTime::from_unix_nanos(seconds.saturating_mul(NANOS_A_SECOND))
-}
-
 /// From and until, the second without its date where that is the same.
 pub fn show_span(from: WallTime, until: Option<WallTime>, zone: &TimeZone) -> String {
     let from = show(from, zone);
@@ -124,19 +117,9 @@ fn wall(timestamp: Timestamp) -> Option<WallTime> {
     u64::try_from(timestamp.as_nanosecond()).ok().map(WallTime::from_unix_nanos)
 }
 
-const NANOS_A_SECOND: u64 = 1_000_000_000;
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_start_is_told_as_the_second_from_which_on_it_holds() {
-        let told = |nanos| whole_second_from(WallTime::from_unix_nanos(nanos)).unix_nanos();
-        assert_eq!([0, 1, 1_000_000_000].map(told), [0, 1_000_000_000, 1_000_000_000]);
-        assert_eq!(told(2_999_999_999), 3_000_000_000);
-        assert_eq!(told(u64::MAX), u64::MAX);
-    }
 
     /// Saturday, 21 November 2026, 12:30 in a zone one hour east of Greenwich.
     fn noon() -> Zoned {

@@ -14,7 +14,7 @@ pub fn tell(waits: &Reservation) {
 /// Its place, until when, and what is short; `show` writes a time.
 pub fn words(waiting: &Reservation, show: &dyn Fn(WallTime) -> String) -> String {
     let place = waiting.waits.map(|waits| {
-        let until = show(times::whole_second_from(waits.until_unix_nanos));
+        let until = show(waits.until_unix_nanos.whole_second_ceil());
         format!("place {} in line, until {until} at the most", waits.place)
     });
     let short = waiting.refusal.as_ref().map(|refusal| refusal.words(show));

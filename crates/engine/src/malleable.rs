@@ -30,7 +30,6 @@ pub(crate) struct Form {
 
 /// A program that is slower than at this part of its full speed is as good as stopped.
 const SLOWEST_PART: u32 = 20;
-const SECOND: u64 = 1_000_000_000;
 
 impl Left {
     /// From `at` on, or from its start if that is later. Nothing if it is not malleable, or over by then.
@@ -74,8 +73,7 @@ impl Left {
 
     /// All of what has not begun, from `start` on with so much CPU, for whole seconds; nothing if it would be late.
     pub fn begun(&self, start: WallTime, cpu: CpuPpm) -> Option<Form> {
-        let lasts = whole_seconds(cpu.takes_ceil(self.volume).get());
-        let until = start.saturating_add(Nanos::new(lasts));
+        let until = start.saturating_add(cpu.takes_ceil(self.volume).whole_seconds_ceil());
         let is_had = CpuPpm::default() < cpu && until <= self.by();
         is_had.then_some(Form { begins: start, cpu, later: None, until })
     }
@@ -132,7 +130,7 @@ impl Left {
         };
         let (exactly, by) = (then.saturating_add(cpu_then.takes_ceil(left)), self.by());
         let is_had = cpu.min(cpu_then) > CpuPpm::default() && exactly <= by;
-        let until = whole_second(exactly).min(by);
+        let until = exactly.whole_second_ceil().min(by);
         is_had.then_some(Form { begins: self.form.begins, cpu, later, until })
     }
 
@@ -199,15 +197,6 @@ impl Form {
     }
 }
 
-/// The first whole second that is not before `at`.
-pub(crate) fn whole_second(at: WallTime) -> WallTime {
-    WallTime::from_unix_nanos(whole_seconds(at.unix_nanos()))
-}
-
-fn whole_seconds(nanos: u64) -> u64 {
-    nanos.div_ceil(SECOND).saturating_mul(SECOND)
-}
-
 /// What a malleable reservation has in another form.
 pub(crate) fn granted(reservation: &Reservation, form: Form) -> Option<Grant> {
     let grant = reservation.grant.as_ref()?;
@@ -230,6 +219,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const SECOND: u64 = 1_000_000_000;
     const START: u64 = 1_767_225_600 * SECOND;
 
     fn at(seconds: u64) -> WallTime {

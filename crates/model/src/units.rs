@@ -207,6 +207,12 @@ impl Nanos {
         self.0
     }
 
+    /// The least number of whole seconds that is no less; [`u64::MAX`] ns if there is none.
+    pub const fn whole_seconds_ceil(self) -> Self {
+        const SECOND: u64 = NANOS_PER_SECOND as u64;
+        Self(self.0.div_ceil(SECOND).saturating_mul(SECOND))
+    }
+
     /// For fits, pictures and people.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
@@ -228,6 +234,11 @@ impl WallTime {
     #[must_use]
     pub fn saturating_add(self, span: Nanos) -> Self {
         Self(self.0.saturating_add(span.0))
+    }
+
+    /// The first whole second that is not before it: what people say of a time from which on something holds.
+    pub const fn whole_second_ceil(self) -> Self {
+        Self(Nanos(self.0).whole_seconds_ceil().0)
     }
 
     /// Time from `earlier` to `self`; zero if the clock was set back meanwhile.
@@ -631,6 +642,14 @@ mod tests {
         assert_eq!(time.expected, "at most 213503 days");
         assert!("101 %".parse::<Share>().is_err());
         assert!("99999999999 %".parse::<CpuPpm>().is_err());
+    }
+
+    #[test]
+    fn a_start_is_told_as_the_second_from_which_on_it_holds() {
+        let told = |nanos| WallTime(nanos).whole_second_ceil().0;
+        assert_eq!([0, 1, 1_000_000_000].map(told), [0, 1_000_000_000, 1_000_000_000]);
+        assert_eq!(told(2_999_999_999), 3_000_000_000);
+        assert_eq!(told(u64::MAX), u64::MAX);
     }
 
     #[test]

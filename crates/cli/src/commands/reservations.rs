@@ -432,7 +432,7 @@ pub(super) fn beside_decision(refusal: &Refusal, asked_for: AskedFor) -> String 
     let mut text: String = lines.collect();
     text.push_str(&shorter(refusal, Some(asked_for)));
     if let Some(start) = refusal.earliest_start_unix_nanos {
-        let start = in_local_time(times::whole_second_from(start));
+        let start = in_local_time(start.whole_second_ceil());
         text.push_str(&format!("the same would be admitted from {start} on\n"));
     }
     text
@@ -503,7 +503,7 @@ fn offers(refusal: &Refusal, asked_for: Option<AskedFor>) -> String {
         text.push_str(DISK_ADDED);
     }
     if let Some(start) = refusal.earliest_start_unix_nanos {
-        let start = in_local_time(times::whole_second_from(start));
+        let start = in_local_time(start.whole_second_ceil());
         text.push_str(&format!("would be admitted from {start} on\n"));
     }
     for offer in &refusal.counter_offers {

@@ -6,7 +6,7 @@ use super::{Engine, Ticket, Timeout};
 use crate::book::Reservation;
 use crate::call::Caller;
 use crate::cluster::Resource;
-use crate::malleable::{Form, Left, asked, granted, whole_second};
+use crate::malleable::{Form, Left, asked, granted};
 use crate::offers::{Kind, Proposal, span};
 use crate::pieces::{Elastic, Piece, parted};
 use crate::queue::Asked;
@@ -245,7 +245,7 @@ impl Engine {
 
     /// When what is slower during `wanted` may have more again.
     fn turns(&self, left: &Left, wanted: Span) -> Vec<WallTime> {
-        let over = wanted.to().map(whole_second);
+        let over = wanted.to().map(WallTime::whole_second_ceil);
         let now = left.form().later.map(|later| later.from_unix_nanos);
         // When agents have answered, it is still to come.
         let known = left.from().saturating_add(self.policy.answer_within_nanos);
