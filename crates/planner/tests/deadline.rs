@@ -4,7 +4,7 @@
 
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
-use keeptime_planner::deadline::{Cluster, Job, Reserved, beside};
+use keeptime_planner::deadline::{Cluster, Job, Refusal, Reserved, beside};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ fn one_reservation_waits_goes_slower_or_is_refused() {
     assert_eq!(one(1, 20, 130), (vec![NodeIndex(1)], at(0), at(50), 400_000));
     assert_eq!(one(1, 50, 130), (vec![NodeIndex(0)], at(60), at(110), 1_000_000));
     assert_eq!(one(2, 50, 160), (vec![NodeIndex(0), NodeIndex(1)], at(100), at(150), 1_000_000));
-    assert_eq!(of(1, 50, 100).unwrap_err().earliest, Some(at(110)));
+    assert_eq!(of(1, 50, 100).unwrap_err().earliest(), Some(at(110)));
 }
 
 // Which nodes are looked at follows from the deadline: what one deadline would end by need not be found for that end.
@@ -52,7 +52,7 @@ fn what_is_offered_instead_can_be_kept() {
     let busy = busy.map(|(node, from, to, percent)| reserved(node, from, to, percent));
     let cluster = Cluster::of(3, CpuPpm::from_percent(90));
     let wanted = Job { cpu_ppm: CpuPpm::from_percent(60), ..job(45, 2, 46) };
-    let offered = beside(at(0), &cluster, &busy, &wanted).unwrap().unwrap_err().earliest.unwrap();
+    let offered = beside(at(0), &cluster, &busy, &wanted).unwrap().unwrap_err().earliest().unwrap();
     let taken = beside(at(0), &cluster, &busy, &Job { by: offered, ..wanted }).unwrap();
     assert!(taken.unwrap().at.to <= offered);
 }
@@ -66,7 +66,7 @@ fn the_number_of_nodes_follows_from_the_deadline() {
     };
     assert_eq!([60, 59, 31].map(|by| nodes(by).unwrap()), [1, 2, 4]);
     assert_eq!(
-        nodes(18).unwrap_err().earliest,
+        nodes(18).unwrap_err().earliest(),
         Some(at(0).saturating_add(Nanos::new(75 * MINUTE / 4)))
     );
 }
@@ -91,17 +91,17 @@ fn nobody_runs_slower_than_the_least_rate() {
     // At full speed it uses thirty processors of each node, and a node has one.
     let wanted = Job { cpu_ppm: CpuPpm::from_percent(3_000), ..job(1, 1, 1_000) };
     let refusal = beside(at(0), &whole(2), &[], &wanted).unwrap().unwrap_err();
-    assert_eq!(refusal.earliest, None);
-    assert!(refusal.reason.contains("ever"), "{}", refusal.reason);
+    assert_eq!((refusal, refusal.earliest()), (Refusal::Never, None));
+    assert!(refusal.to_string().contains("ever"), "{refusal}");
 }
 
 #[test]
 fn a_deadline_of_long_ago_is_answered_as_exactly_as_one_of_today() {
     let wanted = Job { by: WallTime::from_unix_nanos(1), ..job(60, 2, 0) };
     let refusal = beside(at(0), &whole(2), &[], &wanted).unwrap().unwrap_err();
-    assert_eq!(refusal.earliest, Some(at(60)));
+    assert_eq!(refusal, Refusal::Late { by: wanted.by, ends: at(60) });
     let endless = Job { work: Nanos::new(u64::MAX), ..wanted };
-    assert_eq!(beside(at(0), &whole(2), &[], &endless).unwrap().unwrap_err().earliest, None);
+    assert_eq!(beside(at(0), &whole(2), &[], &endless).unwrap().unwrap_err().earliest(), None);
 }
 
 fn any_number() -> impl Strategy<Value = u64> {
@@ -181,7 +181,7 @@ proptest! {
                 prop_assert!(done >= 60.0 * work as f64 - 1e-3);
             }
             Err(refusal) => {
-                let later = Job { by: refusal.earliest.unwrap(), ..wanted.clone() };
+                let later = Job { by: refusal.earliest().unwrap(), ..wanted.clone() };
                 prop_assert!(beside(at(0), &cluster, &busy, &later).unwrap().is_ok());
                 let windows = (0..by).flat_map(|from| (from + 1..=by).map(move |to| (from, to)));
                 for (from, to) in windows.filter(|_| nodes == 3) {

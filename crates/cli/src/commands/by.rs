@@ -83,9 +83,15 @@ struct Work {
 enum Booked {
     Held(Held),
     /// The nodes' CPU does not suffice.
-    TooLate(deadline::Refusal),
+    TooLate(TooLate),
     /// Something else does not.
     Refused(ClientError),
+}
+
+/// Why it cannot be done by then, and the earliest deadline that could be kept instead.
+struct TooLate {
+    reason: String,
+    earliest: Option<WallTime>,
 }
 
 /// What was reserved.
@@ -117,52 +123,38 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
             departure.leave(None)
         })?,
     };
-    let held = match booked {
-        Booked::Held(held) => held,
-        Booked::TooLate(refusal) => return tell_refusal(&work, refusal, arguments.json),
-        Booked::Refused(error) => return reservations::refused(error, arguments.json),
-    };
-    let names = cluster.topology().names(&held.plan.nodes);
-    if !arguments.json {
-        println!("{}: {}", held.hold.handle(), story(&names, &held, &work));
+    match booked {
+        Booked::Held(held) => carry_out(&session, &work, &held, departure, arguments.json),
+        Booked::TooLate(refusal) => tell_refusal(&work, refusal, arguments.json),
+        Booked::Refused(error) => reservations::refused(error, arguments.json),
     }
-    let promised_by_unix_nanos = held.promised_by();
-    let Held { plan: Plan { nodes, at }, hold, by, promise } = held;
+}
+
+/// Waits for its time, runs it in what is held for it, and tells what came of it.
+fn carry_out(
+    session: &Session,
+    work: &Work,
+    held: &Held,
+    departure: &Departure,
+    json: bool,
+) -> Result<Ending> {
+    let Held { plan: Plan { nodes, at }, hold, promise, .. } = held;
+    let names = session.cluster.topology().names(nodes);
+    if !json {
+        println!("{}: {}", hold.handle(), story(&names, held, work));
+    }
     departure.leave(Some(hold.handle()))?;
-    wait_for_start(cluster, &hold, &nodes)?;
-    if let Some(told) = another_start(at.from, now()).filter(|_| !arguments.json) {
+    wait_for_start(&session.cluster, hold, nodes)?;
+    if let Some(told) = another_start(at.from, now()).filter(|_| !json) {
         println!("{}: {told}", hold.handle());
     }
-    let (application, parameters) = (&work.application, &work.parameters);
-    let mut followed = following::follow(cluster, &work, &hold, by, arguments.json)?;
-    let last = followed.until();
-    let run = Run { application, parameters, nodes: &nodes, rate: None };
-    let mut share = work.job.cpu_at(at.rate);
-    let mut on_said = |said: Said<'_>| {
-        if let Some(now) = hold.cpu().filter(|now| *now != share && !arguments.json) {
-            let (handle, new, old) = (hold.handle(), now.rounded(), share.rounded());
-            println!("{handle}: {new} of each node's CPU from now on, {old} until now");
-            share = now;
-        }
-        if let Said::Out(line) = said {
-            followed.line(line);
-        }
-        pass_on(said, arguments.json);
-    };
-    // However slow it is made, it is not ended before it has to be done, nor while something is held for it.
-    let began = now();
-    let limit = move || application.timeout().max(last.get().max(by).saturating_since(began));
-    let execution = Execution::new(cluster, &session.mpi, run);
-    let execution = Execution { limit: Some(&limit), ..execution };
-    execution.under(&hold, &mut on_said).map_err(heard)?;
-    let ended = now();
-    let course = followed.end();
-    if arguments.json {
+    let (ended, course) = execute(session, work, held, json)?;
+    if json {
         print_json(&Outcome {
             reservation: Some(hold.handle()),
-            plan: Some(Planned { nodes: names, at }),
-            promised: promise == Promise::Deadline,
-            promised_by_unix_nanos,
+            plan: Some(Planned { nodes: names, at: *at }),
+            promised: *promise == Promise::Deadline,
+            promised_by_unix_nanos: held.promised_by(),
             ended_unix_nanos: Some(ended),
             course,
             ..work.outcome()
@@ -171,6 +163,39 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
         println!("done {}", distance(ended, work.job.by, &TimeZone::system()));
     }
     Ok(Ending::Done)
+}
+
+/// Runs it, and follows it meanwhile; when it ended, and how it stood at last.
+fn execute(
+    session: &Session,
+    work: &Work,
+    held: &Held,
+    json: bool,
+) -> Result<(WallTime, Option<CourseView>)> {
+    let (cluster, Held { plan, hold, by, .. }) = (&session.cluster, held);
+    let (application, parameters) = (&work.application, &work.parameters);
+    let mut followed = following::follow(cluster, work, hold, *by, json)?;
+    let last = followed.until();
+    let mut share = work.job.cpu_at(plan.at.rate);
+    let mut on_said = |said: Said<'_>| {
+        if let Some(now) = hold.cpu().filter(|now| *now != share && !json) {
+            let (handle, new, old) = (hold.handle(), now.rounded(), share.rounded());
+            println!("{handle}: {new} of each node's CPU from now on, {old} until now");
+            share = now;
+        }
+        if let Said::Out(line) = said {
+            followed.line(line);
+        }
+        pass_on(said, json);
+    };
+    // However slow it is made, it is not ended before it has to be done, nor while something is held for it.
+    let began = now();
+    let limit = move || application.timeout().max(last.get().max(*by).saturating_since(began));
+    let run = Run { application, parameters, nodes: &plan.nodes, rate: None };
+    let execution = Execution::new(cluster, &session.mpi, run);
+    let execution = Execution { limit: Some(&limit), ..execution };
+    execution.under(hold, &mut on_said).map_err(heard)?;
+    Ok((now(), followed.end()))
 }
 
 impl Work {
@@ -333,8 +358,8 @@ fn book(cluster: &Cluster, work: &Work, promise: Promise, mut booking: Booking) 
             Ask::Nothing(refusal) => {
                 let fewest = work.job.speed_ppm.keys().next().copied().unwrap_or_default();
                 let too_few = too_few(&nodes.nodes, cluster.among(), fewest);
-                let reason = too_few.unwrap_or(refusal.reason);
-                return Ok(Booked::TooLate(deadline::Refusal { reason, ..refusal }));
+                let reason = too_few.unwrap_or_else(|| refusal.to_string());
+                return Ok(Booked::TooLate(TooLate { reason, earliest: refusal.earliest() }));
             }
         };
         match Hold::take_in_advance(cluster, work.request(&booking, choice, &at)) {
@@ -436,7 +461,7 @@ fn wait_for_start(cluster: &Cluster, hold: &Hold, nodes: &[NodeIndex]) -> Result
     }
 }
 
-fn tell_refusal(work: &Work, refusal: deadline::Refusal, json: bool) -> Result<Ending> {
+fn tell_refusal(work: &Work, refusal: TooLate, json: bool) -> Result<Ending> {
     if json {
         let (earliest_unix_nanos, refusal) = (refusal.earliest, Some(refusal.reason));
         print_json(&Outcome { refusal, earliest_unix_nanos, ..work.outcome() })?;

@@ -7,6 +7,7 @@ use keeptime_model::Invalid;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos, Share, WallTime};
 use serde::Serialize;
+use std::fmt;
 
 /// What jobs can have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,12 +55,22 @@ pub struct Plan {
 }
 
 /// Why a job cannot be done by its deadline.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// In the user's words.
-    pub reason: String,
-    /// The earliest deadline that was found to be possible.
-    pub earliest: Option<WallTime>,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is never room for it.
+    Never,
+    /// It would be done at `ends`, after `by`.
+    Late {
+        /// Its deadline.
+        by: WallTime,
+        /// The earliest deadline that was found to be possible.
+        ends: WallTime,
+    },
+    /// It is to begin at once or not at all, and would begin later.
+    NotAtOnce {
+        /// When it would be done.
+        ends: WallTime,
+    },
 }
 
 impl Cluster {
@@ -102,7 +113,7 @@ pub fn beside(
         Some(plan) if plan.at.to <= wanted.by => Ok(plan),
         late => {
             let ends = late.map(|plan| possible(now, &space, wanted, plan.at.to));
-            Err(Refusal::too_late(wanted.by, ends))
+            Err(ends.map_or(Refusal::Never, |ends| Refusal::Late { by: wanted.by, ends }))
         }
     })
 }
@@ -147,16 +158,25 @@ fn cost(job: &Job, count: u32) -> u128 {
 }
 
 impl Refusal {
-    /// Of what would be done by `ends`, if ever.
-    fn too_late(by: WallTime, ends: Option<WallTime>) -> Self {
-        let reason = match ends {
-            None => "the jobs that are promised leave nothing for it, ever".into(),
-            Some(ends) => {
-                let late = ends.saturating_since(by).rounded_up();
-                format!("beside the jobs that are promised it would end {late} too late")
+    /// The earliest deadline that was found to be possible.
+    pub fn earliest(&self) -> Option<WallTime> {
+        match self {
+            Self::Never => None,
+            Self::Late { ends, .. } | Self::NotAtOnce { ends } => Some(*ends),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Never => f.write_str("the jobs that are promised leave nothing for it, ever"),
+            Self::Late { by, ends } => {
+                let late = ends.saturating_since(*by).rounded_up();
+                write!(f, "beside the jobs that are promised it would end {late} too late")
             }
-        };
-        Self { reason, earliest: ends }
+            Self::NotAtOnce { .. } => f.write_str("there is no room to begin in now"),
+        }
     }
 }
 

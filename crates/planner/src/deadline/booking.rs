@@ -130,8 +130,7 @@ impl Booking {
             Some(slowest) => slowest,
             None => match beside(now, cluster, reserved, &self.job)? {
                 Ok(plan) if self.only_at_once && plan.at.from > now => {
-                    let reason = "there is no room to begin in now".into();
-                    return Ok(Ask::Nothing(Refusal { reason, earliest: Some(plan.at.to) }));
+                    return Ok(Ask::Nothing(Refusal::NotAtOnce { ends: plan.at.to }));
                 }
                 Ok(plan) => return Ok(Ask::Beside(plan)),
                 Err(refusal) => {
@@ -142,7 +141,7 @@ impl Booking {
         };
         Ok(match slowest.left.pop_front() {
             Some((nodes, at)) => Ask::Slowest(nodes, at),
-            None => Ask::Nothing(slowest.refusal.clone()),
+            None => Ask::Nothing(slowest.refusal),
         })
     }
 
@@ -352,8 +351,8 @@ mod tests {
         let stretch =
             |ppm| Stretch { from: at(0), to: at(398), rate: Share::try_from(ppm).unwrap() };
         assert_eq!(asked, [(2, stretch(251_257)), (4, stretch(201_006))]);
-        assert!(refusal.earliest.unwrap() > at(400), "{refusal:?}");
-        assert!(refusal.earliest.unwrap() <= booking.horizon(at(0)), "{refusal:?}");
+        assert!(refusal.earliest().unwrap() > at(400), "{refusal:?}");
+        assert!(refusal.earliest().unwrap() <= booking.horizon(at(0)), "{refusal:?}");
         // Without its deadline it goes a twentieth as fast, if there is room at once: on two nodes from now on.
         let late = |reserved: &[Reserved]| {
             Booking::at_once(self::booking().job, at(330)).next(at(330), &cluster(), reserved)
@@ -367,7 +366,7 @@ mod tests {
         };
         let full: Vec<_> = full.into_iter().map(until_400).collect();
         let Ask::Nothing(refusal) = late(&full).unwrap() else { panic!("there is none") };
-        assert!(refusal.earliest.unwrap() >= at(480), "{refusal:?}");
+        assert!(refusal.earliest().unwrap() >= at(480), "{refusal:?}");
         // What cannot be done in time at full speed is not asked for.
         let mut late = self::booking();
         let Ask::Nothing(_) = late.next(at(330), &cluster(), &all_but(10)).unwrap() else {

@@ -28,7 +28,7 @@
 //! let (node, cpu) = (NodeIndex(0), CpuPpm::from_percent(45));
 //! let reserved = Reserved { node, from: start, to: hour(2), cpu };
 //! let refusal = beside(start, &cluster, &[reserved], &job)?.unwrap_err();
-//! assert!(refusal.earliest.unwrap() > hour(5));
+//! assert!(refusal.earliest().unwrap() > hour(5));
 //! # Ok::<(), keeptime_model::Invalid>(())
 //! ```
 
