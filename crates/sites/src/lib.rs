@@ -7,6 +7,7 @@
 //! * [`cpu`]: how busy nodes are by their own counters (pure);
 //! * [`fronts`]: the balancers that sites name;
 //! * [`controller`]: the loop's body, with its input and output;
+//! * [`history`]: what sites had in the last minute (pure);
 //! * [`overview`]: what people are told.
 //!
 //! ```text

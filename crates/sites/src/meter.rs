@@ -36,8 +36,18 @@ pub struct Heard<'a> {
 pub struct NodeLoad {
     /// Whether its balancers have a request in flight on it; nothing if they cannot tell.
     requests: Option<Share>,
-    /// What it counts itself; nothing if nobody looks there.
-    cpu: Option<Option<Cpu>>,
+    own: Own,
+}
+
+/// What a node counts itself of its CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Own {
+    /// Nobody looks there.
+    NotLooked,
+    /// It should say, and does not.
+    Silent,
+    /// So much.
+    Counted(Cpu),
 }
 
 /// One balancer's counts of one site.
@@ -81,8 +91,11 @@ impl Meter {
     }
 
     fn node(&self, now: Nanos, heard: Heard<'_>, node: &NodeStanding) -> NodeLoad {
-        let cpu = heard.counters.map(|_| self.cpu.cpu(now, &node.name));
-        NodeLoad { requests: requests(node, heard.sights), cpu }
+        let own = match heard.counters {
+            None => Own::NotLooked,
+            Some(_) => self.cpu.cpu(now, &node.name).map_or(Own::Silent, Own::Counted),
+        };
+        NodeLoad { requests: requests(node, heard.sights), own }
     }
 
     /// The sum over the site's balancers; nothing if one says nothing, or was not asked before.
@@ -160,29 +173,42 @@ fn requests(node: &NodeStanding, sights: &BTreeMap<Name, Vec<Sight>>) -> Option<
 impl NodeLoad {
     /// How busy it is: by the balancers where they can tell, or else by itself.
     fn busy(&self) -> Option<Share> {
-        self.requests.or_else(|| Some(self.cpu??.used))
+        self.requests.or_else(|| Some(self.own.counted()?.used))
     }
 
     /// How much of its CPU is used; all of it if it should say and does not.
     fn cpu(&self) -> Share {
-        self.cpu.map_or(Share::default(), |cpu| cpu.map_or(Share::ONE, |cpu| cpu.used))
+        match self.own {
+            Own::NotLooked => Share::default(),
+            Own::Silent => Share::ONE,
+            Own::Counted(cpu) => cpu.used,
+        }
     }
 
     /// How much of it is taken, and who says so; nothing if nobody does, and it counts as loaded.
     pub fn taken(&self) -> Option<(Share, LoadSource)> {
-        match (self.requests, self.cpu) {
-            (Some(requests), None) => Some((requests, LoadSource::Balancers)),
-            (Some(requests), Some(_)) if requests > Share::default() => {
+        match (self.requests, self.own) {
+            (Some(requests), Own::NotLooked) => Some((requests, LoadSource::Balancers)),
+            (Some(requests), _) if requests > Share::default() => {
                 Some((requests, LoadSource::Balancers))
             }
-            (_, Some(Some(cpu))) => Some((cpu.used, LoadSource::Counters)),
-            (_, Some(None)) | (None, None) => None,
+            (_, Own::Counted(cpu)) => Some((cpu.used, LoadSource::Counters)),
+            (_, Own::Silent) | (None, Own::NotLooked) => None,
         }
     }
 
     /// Threads that run or wait for its CPU, if it says.
     pub fn runnable(&self) -> Option<u32> {
-        Some(self.cpu??.runnable)
+        Some(self.own.counted()?.runnable)
+    }
+}
+
+impl Own {
+    fn counted(self) -> Option<Cpu> {
+        match self {
+            Self::Counted(cpu) => Some(cpu),
+            Self::NotLooked | Self::Silent => None,
+        }
     }
 }
 
