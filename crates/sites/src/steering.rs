@@ -5,6 +5,8 @@
 //! record is compared with what is believed at every look; when sites come, go or change, all that
 //! drains serves again, and it is begun anew from the record.
 
+mod service;
+
 use crate::overview::{MoveView, Unfinished};
 use crate::record::{Change, NodeStanding, Standing};
 use keeptime_balancers::traffic::{Traffic, Weight};
@@ -19,6 +21,7 @@ use keeptime_pools::plan::Move;
 use keeptime_pools::policy::PolicyKind;
 use keeptime_pools::pool::{Pool, SiteIndex};
 use keeptime_pools::pools::{Event, Pools};
+use service::Service;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// For so long after a refusal a node is not asked for again: each refusal is recorded, and who serves would be drained
@@ -27,12 +30,6 @@ const REFUSED_FOR: Nanos = Nanos::from_secs(2);
 /// For so long after a drain that was held up no node of its site is asked for: others, which may cost no more, are asked
 /// meanwhile. That is twice as long as the next one may serve nobody, until it is given up as well.
 const LEFT_ALONE_FOR: Nanos = Nanos::from_secs(10);
-
-/// So long a node serves on that is out of service, and so long after the last change of its site's nodes: that finds others
-/// meanwhile, if there are any.
-const SERVES_ON_FOR: Nanos = Nanos::from_secs(10);
-/// So long at most when its site can spare one, whatever changes.
-const SERVES_ON_MOST: Nanos = Nanos::from_secs(60);
 
 /// What balancers keep from being decided, as they were heard at one look.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -65,12 +62,7 @@ pub struct Steering {
     refused: BTreeMap<Name, Nanos>,
     /// Until when no node of these sites is asked for.
     left_alone: BTreeMap<Name, Nanos>,
-    /// Since when nodes that serve a site are out of service.
-    out_since: BTreeMap<Name, Nanos>,
-    /// Of sites with such nodes: what else serves them, and since when that is so and nothing is on its way to them.
-    settled: BTreeMap<Name, (BTreeSet<Name>, Nanos)>,
-    /// Since when sites with such nodes can spare some.
-    sparing_since: BTreeMap<Name, Nanos>,
+    service: Service,
     /// See [`Hindrances::down`].
     down: BTreeMap<Name, BTreeSet<Name>>,
     changes: Vec<Change>,
@@ -152,22 +144,6 @@ impl Steering {
             self.start(now, decided);
         }
         self.take_out(now, hindrances);
-    }
-
-    /// Nodes of a site that are out of service, and would have left it by now: its hard guarantee needs them. None where all
-    /// nodes are out of service.
-    pub fn kept_out_of_service(&self, now: Nanos, site: &SiteSpec) -> Vec<Name> {
-        if self.out_since.is_empty() || !self.is_any_in_service() {
-            return Vec::new();
-        }
-        let leaving = self.dispensable(site);
-        let is_kept = |node: &&NodeStanding| {
-            !leaving.contains(&&node.name)
-                && !self.is_down(&site.name, &node.name)
-                && self.out_for(now, &node.name) >= SERVES_ON_FOR
-        };
-        let kept = self.out_of_service(&site.name).filter(is_kept);
-        kept.map(|node| node.name.clone()).collect()
     }
 
     /// Sites that stay.
@@ -342,22 +318,8 @@ impl Steering {
         nodes.filter(is_asked_for).filter_map(of_node).collect()
     }
 
-    /// Nodes that a site has, that are out of service, and that are not on their way.
-    fn out_of_service(&self, site: &Name) -> impl Iterator<Item = &NodeStanding> {
-        let nodes = self.standing.nodes.iter();
-        nodes.filter(move |node| node.is_out_of_service && self.stays(node, site))
-    }
-
     fn stays(&self, node: &NodeStanding, site: &Name) -> bool {
         node.serves(site) && !self.moves.contains_key(&node.name)
-    }
-
-    fn out_for(&self, now: Nanos, node: &Name) -> Nanos {
-        self.out_since.get(node).map_or(Nanos::new(0), |since| now.saturating_sub(*since))
-    }
-
-    fn is_any_in_service(&self) -> bool {
-        self.standing.nodes.iter().any(NodeStanding::is_there)
     }
 
     /// How many nodes a site has that are not on their way, and answer: what is away may be lost.
@@ -372,110 +334,12 @@ impl Steering {
         self.down.get(site).is_some_and(|down| down.contains(node))
     }
 
-    /// Nodes of a site that are out of service, and without which it has its hard guarantee, and a node at least; of those that
-    /// answer as many as it has more, those first that have been out of service for longest.
-    fn dispensable(&self, site: &SiteSpec) -> Vec<&Name> {
-        let least = least(site);
-        let answering = self.answering(&site.name);
-        let mut spare = answering.saturating_sub(least);
-        let mut out: Vec<_> = self.out_of_service(&site.name).filter(|n| n.is_connected).collect();
-        out.sort_by_key(|node| self.out_since.get(&node.name));
-        let names = out.into_iter().map(|node| &node.name);
-        let is_dispensable = |node: &&Name| {
-            if self.is_down(&site.name, node) {
-                return answering >= least;
-            }
-            let is_spare = spare > 0;
-            spare = spare.saturating_sub(1);
-            is_spare
-        };
-        names.filter(is_dispensable).collect()
-    }
-
     fn note_who_is_down(&mut self, hindrances: &Hindrances) {
         let before = std::mem::replace(&mut self.down, hindrances.down.clone());
         for (site, down) in before {
             if hindrances.unheard.contains(&site) {
                 self.down.entry(site).or_default().extend(down);
             }
-        }
-    }
-
-    /// Notes which nodes are out of service. Those that are in service again serve on, and so do those that another site was
-    /// to get, which gets none of these.
-    fn follow_service(&mut self, now: Nanos) {
-        let out = self.standing.nodes.iter().filter(|node| node.is_out_of_service);
-        let out: BTreeMap<_, _> =
-            out.filter_map(|node| Some((node.name.clone(), node.site.clone()?))).collect();
-        self.out_since.retain(|node, _| out.contains_key(node));
-        for node in out.keys() {
-            self.out_since.entry(node.clone()).or_insert(now);
-        }
-        let is_over = |(node, moving): &(&Name, &Moving)| {
-            let is_out = out.contains_key(*node);
-            let is_in_vain = if moving.is_out { !is_out } else { is_out && moving.to.is_some() };
-            moving.phase == Phase::Draining && is_in_vain
-        };
-        let over = self.moves.iter().filter(is_over).map(|(node, _)| node.clone());
-        for node in over.collect::<Vec<_>>() {
-            self.call_back(now, &node);
-        }
-        let sites: BTreeSet<_> = out.into_values().collect();
-        self.settled.retain(|site, _| sites.contains(site));
-        for site in sites {
-            let others = self.standing.nodes.iter();
-            let others = others.filter(|node| node.is_there() && self.stays(node, &site));
-            let others: BTreeSet<_> = others.map(|node| node.name.clone()).collect();
-            let is_awaited = self.is_awaited(&site);
-            let settled = self.settled.entry(site).or_insert_with(|| (BTreeSet::new(), now));
-            if settled.0 != others || is_awaited {
-                *settled = (others, now);
-            }
-        }
-    }
-
-    /// Whether a node is on its way to `site`.
-    fn is_awaited(&self, site: &Name) -> bool {
-        self.moves.values().any(|moving| moving.to.as_ref() == Some(site))
-    }
-
-    /// Nodes that are out of service leave sites that can do without them. The policy does not count on them any more: what it
-    /// found their sites instead serves by now. Where all nodes are out of service everything stays as it is.
-    fn take_out(&mut self, now: Nanos, hindrances: &Hindrances) {
-        if self.out_since.is_empty() || !self.is_any_in_service() {
-            self.sparing_since.clear();
-            return;
-        }
-        let is_for = |since: &Nanos, least| now.saturating_sub(*since) >= least;
-        let (mut leaving, mut sparing_since) = (Vec::new(), BTreeMap::new());
-        for HostedSite { spec, is_leaving } in &self.standing.sites {
-            let (site, dispensable) = (&spec.name, self.dispensable(spec));
-            if dispensable.is_empty() {
-                continue;
-            }
-            let sparing = self.sparing_since.get(site).copied().unwrap_or(now);
-            sparing_since.insert(site.clone(), sparing);
-            let is_unknown = hindrances.failing.contains(site) || hindrances.unheard.contains(site);
-            if *is_leaving || is_unknown || self.left_alone.contains_key(site) {
-                continue;
-            }
-            // What was just decided is on its way by now.
-            let is_settled =
-                self.settled.get(site).is_some_and(|(_, since)| is_for(since, SERVES_ON_FOR))
-                    && !self.is_awaited(site);
-            let goes = |node: &&Name| {
-                let out_for = self.out_for(now, node);
-                let is_time = |least| out_for >= least && is_for(&sparing, least);
-                let is_soon = is_time(SERVES_ON_FOR) && is_settled;
-                !self.refused.contains_key(*node) && (is_soon || is_time(SERVES_ON_MOST))
-            };
-            let going = dispensable.into_iter().filter(goes);
-            leaving.extend(going.map(|node| (node.clone(), site.clone())));
-        }
-        self.sparing_since = sparing_since;
-        for (node, site) in leaving {
-            let why = "it is out of service".into();
-            self.moves.insert(node, Moving { is_out: true, ..Moving::away(site, why, now) });
         }
     }
 
