@@ -34,7 +34,7 @@ struct Header<'a> {
 
 /// Simulates what was asked for under each policy and prints what came of it.
 pub(super) fn run(arguments: &SimGoalsArguments) -> Result<Ending> {
-    let topology = shape::addressed(topology(&arguments.topology)?)?;
+    let topology = shape::addressed(topology(&arguments.topology)?);
     // What one exchanges at the most where all share is by the slowest link.
     shape::flow_of_each(&topology).map_err(|invalid| place(invalid, &arguments.topology))?;
     let mut known: Vec<Curves> = Vec::new();
