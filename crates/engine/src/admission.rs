@@ -319,7 +319,7 @@ impl Admission<'_> {
             amount == 0 || self.cluster.least_free(self.calendar, span, of) >= amount
         };
         let is_open = move |group: &Group<'_>| {
-            group.any().is_some_and(|node| cpu_and_disk(resources, node).into_iter().all(is_free))
+            group.any().is_some_and(|node| of_any_rank(resources, node).into_iter().all(is_free))
         };
         let open = self.cluster.groups(self.calendar).filter(is_open).flat_map(Group::nodes);
         let open = open.filter(move |node| self.is_usable(*node, &asked, span.from()));
@@ -445,7 +445,7 @@ impl Admission<'_> {
         let all = || self.cluster.topology().node_indices();
         let nodes = || all().filter(|node| !self.is_out(*node));
         let lacks_of = |node| {
-            let own = cpu_and_disk(resources, node).into_iter();
+            let own = of_any_rank(resources, node).into_iter();
             own.filter_map(move |(of, amount)| self.lack(of, amount, span))
         };
         let name = |node: NodeIndex| self.cluster.name(node).clone();
@@ -513,8 +513,8 @@ impl Admission<'_> {
 
     /// What nodes have to enforce for `resources`: what [`Cluster::assignments`] makes of them asks for.
     pub fn guarantees(&self, resources: &Resources) -> BTreeSet<Guarantee> {
-        let disk = [resources.disk_read_bytes_per_second, resources.disk_write_bytes_per_second];
-        let of_parts = guarantees(resources.cpu_ppm, resources.pattern.is_some(), disk);
+        let (cpu, has_flows) = (resources.cpu_ppm, resources.pattern.is_some());
+        let of_parts = guarantees(cpu, has_flows, disk(resources));
         of_parts.chain(Guarantee::of_mechanism(self.mechanism)).collect()
     }
 
@@ -671,12 +671,26 @@ fn without_flows(mut nodes: Vec<NodeIndex>) -> Placed {
 }
 
 /// What `resources` take of a node's CPU and disk: what any rank needs at the most, whichever a node is to have.
-pub(crate) fn cpu_and_disk(resources: &Resources, node: NodeIndex) -> [(Resource, u64); 3] {
+pub(crate) fn of_any_rank(resources: &Resources, node: NodeIndex) -> [(Resource, u64); 3] {
+    cpu_and_disk(resources.cpu_ppm, disk(resources), node)
+}
+
+/// So much of a node's CPU, and of what its disk reads and writes.
+pub(crate) fn cpu_and_disk(
+    cpu: CpuPpm,
+    [read, write]: [BytesPerSecond; 2],
+    node: NodeIndex,
+) -> [(Resource, u64); 3] {
     [
-        (Resource::Cpu(node), u64::from(resources.cpu_ppm.get())),
-        (Resource::DiskRead(node), resources.disk_read_bytes_per_second.get()),
-        (Resource::DiskWrite(node), resources.disk_write_bytes_per_second.get()),
+        (Resource::Cpu(node), u64::from(cpu.get())),
+        (Resource::DiskRead(node), read.get()),
+        (Resource::DiskWrite(node), write.get()),
     ]
+}
+
+/// What is read from the disk of each node, and written to it.
+pub(crate) fn disk(resources: &Resources) -> [BytesPerSecond; 2] {
+    [resources.disk_read_bytes_per_second, resources.disk_write_bytes_per_second]
 }
 
 /// CPU of many nodes may be more than one node can have.

@@ -1,6 +1,6 @@
 //! More than nodes have at all: what can never be granted, whatever is given back.
 
-use crate::admission::{Admission, cpu_and_disk};
+use crate::admission::{Admission, cpu_and_disk, disk, of_any_rank};
 use crate::cluster::Resource;
 use crate::refusal::{Beyond, NAMED_MAX, NodeShare};
 use keeptime_model::name::Name;
@@ -21,7 +21,7 @@ impl Admission<'_> {
         let nodes = self.cluster.all_of(names).ok()?;
         let of_rank = |(rank, node): (usize, &NodeIndex)| {
             let cpu_ppm = asked.rank_cpu_ppm.get(rank).copied().unwrap_or(asked.cpu_ppm);
-            cpu_and_disk(&Resources { cpu_ppm, ..asked.clone() }, *node)
+            cpu_and_disk(cpu_ppm, disk(asked), *node)
         };
         let short = nodes.iter().enumerate().flat_map(of_rank);
         let (of, amount) = short.into_iter().find(|(of, amount)| self.most(*of) < *amount)?;
@@ -35,7 +35,7 @@ impl Admission<'_> {
     fn beyond_any(&self, asked: &Resources, count: u32) -> Option<Beyond> {
         let nodes: Vec<_> = self.may_ever_have().collect();
         let (last, first) = ((count as usize).checked_sub(1)?, *nodes.first()?);
-        cpu_and_disk(asked, first).into_iter().find_map(|(of, amount)| {
+        of_any_rank(asked, first).into_iter().find_map(|(of, amount)| {
             let mut most: Vec<_> = nodes.iter().map(|node| self.most(at(of, *node))).collect();
             most.sort_unstable_by(|one, other| other.cmp(one));
             // Of fewer nodes than are asked for no amount is too much: it is the number that is.

@@ -8,7 +8,7 @@
 //! always admitted then, on nodes that are away too, for which offers have the rule of requests (`absences`); it may miss
 //! an earlier start where uplinks are scarce, and gives up after [`ROUNDS_MAX`].
 
-use crate::admission::{Admission, Need, cpu_and_disk};
+use crate::admission::{Admission, Need, of_any_rank};
 use crate::cluster::Resource;
 use keeptime_calendar::{Demand, Span, When};
 use keeptime_model::goal::{Goal, Preference};
@@ -134,7 +134,7 @@ impl Admission<'_> {
     /// out of it and into it.
     fn of_node(&self, need: &Need, [sent, received]: [u64; 2], node: NodeIndex) -> Vec<Demand> {
         let rate = need.resources.bits_per_second.get();
-        let mut amounts = cpu_and_disk(&need.resources, node).to_vec();
+        let mut amounts = of_any_rank(&need.resources, node).to_vec();
         if let Some([out, back]) = self.cluster.access(node) {
             amounts.push((Resource::Link(out), rate.saturating_mul(sent)));
             amounts.push((Resource::Link(back), rate.saturating_mul(received)));

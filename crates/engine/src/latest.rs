@@ -4,7 +4,7 @@
 //! the disk rates up to, and comes nearer to the start by what is in the way first. Where links are scarce, it may miss a
 //! later end on other nodes, and it gives up after [`ROUNDS_MAX`].
 
-use crate::admission::{Admission, Need, Unplaced, cpu_and_disk};
+use crate::admission::{Admission, Need, Unplaced, of_any_rank};
 use crate::cluster::Resource;
 use keeptime_calendar::{ResourceId, Span};
 use keeptime_model::reservation::{Ask, Grant, NodeChoice};
@@ -44,7 +44,7 @@ impl Admission<'_> {
         let is_usable = |node: &NodeIndex| self.is_usable(*node, &asked, span.from());
         let mut ends = Vec::new();
         for group in self.cluster.groups(self.calendar) {
-            let own = group.any().map(|node| cpu_and_disk(&need.resources, node));
+            let own = group.any().map(|node| of_any_rank(&need.resources, node));
             let own = own.into_iter().flatten();
             let own = own.map(|(of, amount)| (self.cluster.table(of), amount));
             let end = self.first_lack(own, span).or(span.to()).unwrap_or(NEVER);
