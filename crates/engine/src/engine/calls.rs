@@ -2,7 +2,7 @@
 
 use super::draining::kept_by;
 use super::making_way::Pending;
-use super::offering::Place;
+use super::offering::{Place, Telling, Wanted};
 use super::{Engine, Ticket, outline};
 use crate::admission::Denied;
 use crate::book::Reservation;
@@ -116,9 +116,8 @@ impl Engine {
     /// Offers what was asked, or refuses it; where it would fit if others were slower, and they may be made so, it
     /// waits for them, and where it may wait for room, for that.
     pub(super) fn admit(&mut self, mut asked: Asked) -> Result<Option<Answer>, CallError> {
-        let (handle, owner) = (asked.handle, asked.caller.user.clone());
-        let place = Place::Own(handle);
-        match self.propose(&owner, asked.key.clone(), asked.request.clone(), place) {
+        let handle = asked.handle;
+        match self.plan(asked.wanted(), Telling::Offers) {
             Ok(proposal) => {
                 self.explain_later(handle, proposal.decision.clone());
                 self.passes(handle, &proposal, &[]);
@@ -129,13 +128,13 @@ impl Engine {
             Err(Declined { denied: Denied::Invalid(invalid), .. }) => Err(invalid.into()),
             Err(Declined { denied: Denied::Refused(mut refusal), decision }) => {
                 if asked.may_make_way
-                    && let Some(way) = self.find_way(handle, &owner, &asked.key, &asked.request)
+                    && let Some(way) = self.find_way(asked.wanted())
                 {
                     self.make_way(Pending::New(asked), way);
                     return Ok(None);
                 }
                 if self.is_to_wait(&asked, &refusal) {
-                    match self.queue.limit_for(&owner, &self.policy) {
+                    match self.queue.limit_for(&asked.caller.user, &self.policy) {
                         Some(reason) => refusal.reason = reason,
                         None => {
                             asked.refusal = Some(refusal);
@@ -144,9 +143,9 @@ impl Engine {
                         }
                     }
                 }
-                let Asked { key, request, .. } = asked;
+                let Asked { caller, key, request, .. } = asked;
                 let refused = Refused {
-                    owner,
+                    owner: caller.user,
                     key,
                     request,
                     refusal: *refusal,
@@ -209,14 +208,14 @@ impl Engine {
     ) -> Result<Answer, CallError> {
         let key: RequestKey = "considered".parse()?;
         // As what would come now.
-        let (handle, owner) = (Handle::new(self.next), &caller.user);
-        let place = Place::Own(handle);
-        let found = match self.propose(owner, key.clone(), request.clone(), place) {
+        let place = Place::Own(Handle::new(self.next));
+        let wanted = Wanted::new(&caller.user, &key, request, place);
+        let found = match self.plan(wanted, Telling::Offers) {
             Ok(proposal) => proposal,
             Err(Declined { denied: denied @ Denied::Invalid(_), .. }) => {
                 return Err(without_handle(denied));
             }
-            Err(Declined { denied, .. }) => match self.find_way(handle, owner, &key, request) {
+            Err(Declined { denied, .. }) => match self.find_way(wanted) {
                 Some(way) => way.proposal,
                 None => return Err(without_handle(denied)),
             },
@@ -235,7 +234,8 @@ impl Engine {
         let key: RequestKey = "explained".parse()?;
         let refused = |verdict: &Verdict| matches!(verdict, Verdict::Refused(_));
         let place = Place::Own(Handle::new(self.next));
-        match self.propose(&caller.user, key, request, place) {
+        let wanted = Wanted::new(&caller.user, &key, &request, place);
+        match self.plan(wanted, Telling::Offers) {
             Ok(Proposal { decision: Some(decision), .. }) => Ok(Answer::Decided(decision)),
             Ok(Proposal { decision: None, .. }) => {
                 let expected = "a goal: resources are taken as they are";
@@ -252,16 +252,14 @@ impl Engine {
     pub(super) fn modify(&mut self, change: Change) -> Result<Option<Answer>, CallError> {
         let Change { ticket, ref caller, handle, ref request, may_make_way } = change;
         let old = self.own(caller, handle)?.clone();
-        let (owner, key) = (old.owner.clone(), old.key.clone());
         // A change is made at once or not: how long its reservation waited may still stand there.
         let request = Request { wait_nanos: None, ..request.clone() };
         // While the change is planned, what it has is free.
-        let found = self.without(&old, |engine| {
-            engine.propose(&owner, key, request.clone(), Place::OfOld(&old))
-        });
+        let wanted = Wanted::new(&old.owner, &old.key, &request, Place::OfOld(&old));
+        let found = self.without(&old, |engine| engine.plan(wanted, Telling::Offers));
         if let Err(Declined { denied: Denied::Refused(_), .. }) = &found
             && may_make_way
-            && let Some(way) = self.find_way_to_change(&old, &request)
+            && let Some(way) = self.find_way_to_change(&old, wanted)
         {
             self.make_way(Pending::Change(change), way);
             return Ok(None);
@@ -269,7 +267,7 @@ impl Engine {
         // What takes no more than what it takes the place of is no more. A goal tells by its grant what it takes.
         let had = weight::of_both(&old.request, old.grant.as_ref());
         if found.as_ref().is_ok_and(|new| weight::of_both(&new.request, Some(&new.grant)) > had) {
-            self.check_memory(&owner)?;
+            self.check_memory(&old.owner)?;
         }
         if old.state == State::Active && found.is_ok() {
             let nodes = self.nodes_of(handle);

@@ -17,13 +17,13 @@ impl Engine {
     /// Adds to `refusal` what would be admitted instead of `ask`, which is what is wanted on the nodes where it stays.
     pub(super) fn counsel(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: Wanted<'_>,
         mut admission: Admission<'_>,
         ask: &Ask,
         span: Span,
         refusal: &mut Refusal,
     ) {
-        let request = &wanted.request;
+        let request = wanted.request;
         let (old, from, user) = (wanted.place.old(), span.from(), admission.user);
         // A program that runs on keeps what it was given beside, which is not counted here.
         let is_extended =
@@ -45,10 +45,10 @@ impl Engine {
         let when = begins.then(|| self.later(from, request));
         let start = when.and_then(|when| admission.earliest(ask, when)).map(|(start, _)| start);
         // A change keeps more than what is counted here: what was given beside, or promised for later.
-        let is_had = |request| {
-            let instead = Wanted { key: wanted.key.clone(), request, ..*wanted };
-            let times = self.times_of(&instead);
-            times.is_ok_and(|times| self.planned(instead, times, user, Telling::Reason).is_ok())
+        let is_had = |request: Request| {
+            let instead = Wanted { request: &request, ..wanted };
+            let times = self.times_of(instead);
+            times.is_ok_and(|times| self.plan_at(times, instead, user, Telling::Reason).is_ok())
         };
         refusal.latest_end_unix_nanos = end.filter(|end| {
             let duration_nanos = Some(end.saturating_since(from));

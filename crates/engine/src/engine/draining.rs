@@ -1,7 +1,7 @@
 //! Nodes that are taken out of service: nothing new comes to them, now or in advance, and what they have stays to the end
 //! that it was promised.
 
-use super::offering::{Place, Telling};
+use super::offering::{Place, Telling, Wanted};
 use super::sites::check_operator;
 use super::{Engine, Ticket};
 use crate::admission::Denied;
@@ -163,14 +163,14 @@ impl Engine {
         let Proposal { owner, key, request, .. } = offered;
         let found = match replaces {
             None => {
-                let (request, place) = (request.clone(), Place::Own(handle));
-                self.plan(owner, key.clone(), request, place, Telling::Reason)
+                let wanted = Wanted::new(owner, key, request, Place::Own(handle));
+                self.plan(wanted, Telling::Reason)
             }
             Some(lost) => {
                 let lost = self.book.reservations().get(&lost).cloned()?;
                 // For the time that is left by now.
                 let (_, request) = self.asked_instead(&lost).ok()?;
-                self.plan_instead(owner, key.clone(), request)
+                self.plan(Wanted::instead(owner, key, &request), Telling::Reason)
             }
         };
         found.ok()

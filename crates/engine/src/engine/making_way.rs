@@ -1,7 +1,7 @@
 //! What is malleable becomes slower such that somebody else can be had, and faster when there is room.
 
 use super::calls::Change;
-use super::offering::{Place, Telling};
+use super::offering::{Telling, Wanted};
 use super::{Engine, Ticket, Timeout};
 use crate::book::Reservation;
 use crate::call::Caller;
@@ -15,7 +15,7 @@ use keeptime_calendar::{ResourceId, Span};
 use keeptime_model::assignment::LaterCpu;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{
-    Ask, Grant, Handle, NodeChoice, Request, RequestKey, Resources, State, UserName,
+    Ask, Grant, Handle, NodeChoice, Request, Resources, State, UserName,
 };
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
@@ -54,13 +54,10 @@ pub(super) struct Malleable {
     pub takes: Elastic,
 }
 
-/// What is asked for, by whom, and when it is to be.
+/// What room is sought for, and when it is to be.
 #[derive(Clone, Copy)]
-struct Wanted<'a> {
-    place: Place<'a>,
-    owner: &'a UserName,
-    key: &'a RequestKey,
-    request: &'a Request,
+struct Sought<'a> {
+    wanted: Wanted<'a>,
     when: Span,
 }
 
@@ -76,61 +73,57 @@ const SLOWED_MAX: usize = 64;
 const STEPS: u32 = 4;
 
 impl Engine {
-    /// How malleable reservations have to be slower, or begin at another time, for `request`, which came as `handle`, to fit;
-    /// nothing if it does not fit then. Tried in the slot tables, which are as they were in the end.
-    pub(super) fn find_way(
-        &mut self,
-        handle: Handle,
-        owner: &UserName,
-        key: &RequestKey,
-        request: &Request,
-    ) -> Option<Way> {
-        let (place, when) = (Place::Own(handle), self.span_of(request));
-        let way = self.find_way_for(Wanted { place, owner, key, request, when })?;
+    /// How malleable reservations have to be slower, or begin at another time, for what is wanted, which takes nobody's place,
+    /// to fit; nothing if it does not fit then. Tried in the slot tables, which are as they were in the end.
+    pub(super) fn find_way(&mut self, wanted: Wanted<'_>) -> Option<Way> {
+        let when = self.span_of(wanted.request);
+        let way = self.find_way_for(Sought { wanted, when })?;
         self.can_be_gone(&way).then_some(way)
     }
 
-    /// The same for `request` in the place of what `old` has, which it keeps until that is changed.
+    /// How others have to be for what is wanted in the place of `old`, which keeps what it has until that is changed, to fit;
+    /// nothing if it does not fit then.
     pub(super) fn find_way_to_change(
         &mut self,
         old: &Reservation,
-        request: &Request,
+        wanted: Wanted<'_>,
     ) -> Option<Way> {
-        let (place, owner, key) = (Place::OfOld(old), &old.owner, &old.key);
+        let request = wanted.request;
         let from = self.start(request, Some(old)).ok()?;
         let until = request.duration_nanos.map(|duration| from.saturating_add(duration));
         let when = span(from, until).after(self.now);
-        let wanted = Wanted { place, owner, key, request, when };
-        let way = self.without(old, |engine| engine.find_way_for(wanted))?;
+        let way = self.without(old, |engine| engine.find_way_for(Sought { wanted, when }))?;
         self.can_be_gone(&way).then_some(way)
     }
 
-    fn find_way_for(&mut self, wanted: Wanted<'_>) -> Option<Way> {
+    fn find_way_for(&mut self, sought: Sought<'_>) -> Option<Way> {
         let mut all = self.malleable(self.now);
         // Agents that are away do not say that it is slower.
         all.retain(|one| {
             !self.is_told(&one.reservation) || self.all_connected(one.reservation.handle)
         });
-        self.find_way_beside(wanted, &all, &[]).or_else(|| {
+        self.find_way_beside(sought, &all, &[]).or_else(|| {
             // Beside what is to begin later there is no way: that may have to begin later still.
             let deferred = self.deferrable(&all);
-            if deferred.is_empty() { None } else { self.find_way_beside(wanted, &all, &deferred) }
+            if deferred.is_empty() { None } else { self.find_way_beside(sought, &all, &deferred) }
         })
     }
 
-    /// The same, where `deferred` of all that are malleable may begin at another time, too.
+    /// How some of all that are malleable have to be slower, and `deferred` of them may have to begin at another time, for what
+    /// is sought to fit.
     fn find_way_beside(
         &mut self,
-        wanted: Wanted<'_>,
+        sought: Sought<'_>,
         all: &[Malleable],
         deferred: &[Malleable],
     ) -> Option<Way> {
-        let when = self.with_delay(wanted.when);
+        let Sought { wanted, when } = sought;
+        let when = self.with_delay(when);
         let beside = in_the_way(wanted.request, when, all, deferred);
         if beside.is_empty() && deferred.is_empty() {
             return None;
         }
-        let mut room = self.room(wanted, &beside, deferred);
+        let mut room = self.room(sought, &beside, deferred);
         if room.is_given_up() {
             return None;
         }
@@ -155,9 +148,9 @@ impl Engine {
 
     /// Room for what is wanted as it may become at the most, were these as slow as they could be by themselves, and those
     /// elsewhere. Where it is not known yet of which nodes it takes how much there may be room.
-    fn room(&self, wanted: Wanted<'_>, beside: &[Malleable], deferred: &[Malleable]) -> Room {
+    fn room(&self, sought: Sought<'_>, beside: &[Malleable], deferred: &[Malleable]) -> Room {
         // It may also be just as it is asked for, and not a little later.
-        let Wanted { request, when: exactly, .. } = wanted;
+        let Sought { wanted: Wanted { request, .. }, when: exactly } = sought;
         let when = self.with_delay(exactly);
         let Ask::Resources(Resources { nodes, cpu_ppm, rank_cpu_ppm, .. }) = &request.ask else {
             return Room::default();
@@ -261,9 +254,7 @@ impl Engine {
         slowed: &[(Malleable, Form)],
         deferred: &[Malleable],
     ) -> Option<Way> {
-        let Wanted { place, owner, key, request, .. } = wanted;
-        let (key, request) = (key.clone(), request.clone());
-        let proposal = self.plan(owner, key, request, place, Telling::Reason).ok()?;
+        let proposal = self.plan(wanted, Telling::Reason).ok()?;
         // No reservation has this number yet.
         let next = Handle::new(self.next);
         let Proposal { owner, request, grant, .. } = &proposal;

@@ -2,7 +2,7 @@
 //! its owner asks for that; by the next broker, if this one is killed between the two.
 
 use super::calls::{check_owner, without_handle};
-use super::offering::Place;
+use super::offering::{Place, Telling, Wanted};
 use super::queueing::TRY_AFTER;
 use super::{Engine, Ticket, Timeout, outline};
 use crate::admission::Denied;
@@ -64,7 +64,8 @@ impl Engine {
         }
         self.check_movable(&lost)?;
         let (key, request) = self.asked_instead(&lost)?;
-        match self.propose(&lost.owner, key, request, Place::OfLost) {
+        let wanted = Wanted::new(&lost.owner, &key, &request, Place::OfLost);
+        match self.plan(wanted, Telling::Offers) {
             Ok(proposal) => Ok(self.offer_instead(handle, proposal, vec![ticket])),
             Err(declined) => Err(without_handle(declined.denied)),
         }
@@ -126,7 +127,8 @@ impl Engine {
     fn try_to_move(&mut self, lost: &Reservation, tickets: &[Ticket]) -> Result<(), Declined> {
         self.check_movable(lost)?;
         let (key, request) = self.asked_instead(lost)?;
-        let proposal = self.plan_instead(&lost.owner, key, request)?;
+        let wanted = Wanted::instead(&lost.owner, &key, &request);
+        let proposal = self.plan(wanted, Telling::Reason)?;
         if let Some(answer) = self.offer_instead(lost.handle, proposal, tickets.to_vec()) {
             self.answer_each(tickets.to_vec(), &Ok(answer));
         }
@@ -172,7 +174,7 @@ impl Engine {
     /// What can be had in the place of a reservation that is about to be lost.
     fn instead_of(&mut self, lost: &Reservation) -> Option<Proposal> {
         let (key, request) = self.asked_instead(lost).ok()?;
-        self.plan_instead(&lost.owner, key, request).ok()
+        self.plan(Wanted::instead(&lost.owner, &key, &request), Telling::Reason).ok()
     }
 
     /// The same on other nodes, for the time that is left.

@@ -17,6 +17,7 @@ use keeptime_model::reservation::{
     Ask, Grant, Handle, NodeChoice, Request, RequestKey, Resources, State, UserName,
 };
 use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 /// A start that lies back by no more than this is meant to be now: clocks differ, and so do people.
@@ -43,13 +44,36 @@ impl<'a> Place<'a> {
     }
 }
 
-/// What somebody asks for.
+/// What somebody asks for. Borrowed: it is planned at every try from the queue, and few come to something.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub owner: &'a UserName,
-    pub key: RequestKey,
-    pub request: Request,
+    pub key: &'a RequestKey,
+    pub request: &'a Request,
     pub place: Place<'a>,
     pub number: Number,
+}
+
+impl<'a> Wanted<'a> {
+    /// One reservation more, unless it takes the place of one that is there, or is a web site's.
+    pub fn new(
+        owner: &'a UserName,
+        key: &'a RequestKey,
+        request: &'a Request,
+        place: Place<'a>,
+    ) -> Self {
+        let number = match (place.old(), &request.ask) {
+            (None, Ask::Goal { .. } | Ask::Resources(_)) => Number::More,
+            _ => Number::Same,
+        };
+        Self { owner, key, request, place, number }
+    }
+
+    /// What takes the place of a reservation that is about to be lost, or was lost just before the broker was killed: its
+    /// user has no more of them then than before.
+    pub fn instead(owner: &'a UserName, key: &'a RequestKey, request: &'a Request) -> Self {
+        Self { owner, key, request, place: Place::OfLost, number: Number::Same }
+    }
 }
 
 /// What is told of a request that does not fit.
@@ -71,57 +95,22 @@ pub(super) enum Number {
 }
 
 impl Engine {
-    /// What would be granted now; otherwise why not, and what would be.
-    pub(super) fn propose(
-        &mut self,
-        owner: &UserName,
-        key: RequestKey,
-        request: Request,
-        place: Place<'_>,
-    ) -> Result<Proposal, Declined> {
-        self.plan(owner, key, request, place, Telling::Offers)
-    }
-
-    /// The same, with as much about what does not fit as `telling` says.
+    /// What would be granted now; otherwise why not, with as much about that as `telling` says.
     pub(super) fn plan(
         &mut self,
-        owner: &UserName,
-        key: RequestKey,
-        request: Request,
-        place: Place<'_>,
+        wanted: Wanted<'_>,
         telling: Telling,
     ) -> Result<Proposal, Declined> {
-        // What is there counts already.
-        let number = match (place.old(), &request.ask) {
-            (None, Ask::Goal { .. } | Ask::Resources(_)) => Number::More,
-            _ => Number::Same,
-        };
-        self.plan_wanted(Wanted { owner, key, request, place, number }, telling)
-    }
-
-    /// What takes the place of a reservation that is about to be lost, or was lost just before the broker was killed: its
-    /// user has no more of them then than before. Nobody is told what less would fit.
-    pub(super) fn plan_instead(
-        &mut self,
-        owner: &UserName,
-        key: RequestKey,
-        request: Request,
-    ) -> Result<Proposal, Declined> {
-        let (place, number) = (Place::OfLost, Number::Same);
-        self.plan_wanted(Wanted { owner, key, request, place, number }, Telling::Reason)
-    }
-
-    fn plan_wanted(&mut self, wanted: Wanted<'_>, telling: Telling) -> Result<Proposal, Declined> {
-        let times = self.times_of(&wanted)?;
+        let times = self.times_of(wanted)?;
         let user = self.counted_in(wanted.owner, &wanted.request.ask);
         self.calendar.settle();
-        self.planned(wanted, times, user, telling)
+        self.plan_at(times, wanted, user, telling)
     }
 
     /// From when until when it is wanted, if it may be.
     pub(super) fn times_of(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: Wanted<'_>,
     ) -> Result<(WallTime, Option<WallTime>), Denied> {
         let Wanted { owner, request, place, number, .. } = wanted;
         let old = place.old();
@@ -135,7 +124,7 @@ impl Engine {
             return Err(Invalid::new("duration_nanos", duration.get(), expected).into());
         }
         check_deadline(request, until)?;
-        self.check_limits(owner, from, *number, old)?;
+        self.check_limits(owner, from, number, old)?;
         if let Some(old) = old {
             self.check_stays(old, request, until)?;
         }
@@ -147,21 +136,21 @@ impl Engine {
     }
 
     /// What was checked, planned for these times.
-    pub(super) fn planned(
+    pub(super) fn plan_at(
         &self,
-        wanted: Wanted<'_>,
         (from, until): (WallTime, Option<WallTime>),
+        wanted: Wanted<'_>,
         user: Option<[ResourceId; 2]>,
         telling: Telling,
     ) -> Result<Proposal, Declined> {
-        let request = &wanted.request;
-        let old = wanted.place.old();
+        let Wanted { owner, key, request, place, .. } = wanted;
+        let old = place.old();
         let stays = old.map(|old| self.stays_on(old, request)).unwrap_or_default();
         let ask = asked_on(&request.ask, stays);
         let span = span(from, until);
         let admission = Admission {
             mechanism: request.cpu_mechanism,
-            kept: self.kept_from(wanted.place, request, from, until),
+            kept: self.kept_from(place, request, from, until),
             outside: match stays {
                 [] => self.outside(&request.among),
                 stays => self.outside(stays),
@@ -189,12 +178,12 @@ impl Engine {
         });
         match granted {
             Ok(grant) => {
-                let Wanted { owner, key, request, .. } = wanted;
-                Ok(Proposal { owner: owner.clone(), key, request, from, until, grant, decision })
+                let (owner, key, request) = (owner.clone(), key.clone(), request.clone());
+                Ok(Proposal { owner, key, request, from, until, grant, decision })
             }
             Err(Denied::Refused(mut refusal)) => {
                 if telling == Telling::Offers {
-                    self.counsel(&wanted, admission, &ask, span, &mut refusal);
+                    self.counsel(wanted, admission, &ask, span, &mut refusal);
                 }
                 Err(Declined { denied: Denied::Refused(refusal), decision })
             }
@@ -406,15 +395,17 @@ impl Engine {
 }
 
 /// What is asked for, on these nodes; where there are none, as it is.
-fn asked_on(ask: &Ask, nodes: &[Name]) -> Ask {
-    let mut ask = ask.clone();
-    match &mut ask {
-        _ if nodes.is_empty() => {}
+fn asked_on<'a>(ask: &'a Ask, nodes: &[Name]) -> Cow<'a, Ask> {
+    let mut asked = Cow::Borrowed(ask);
+    if nodes.is_empty() {
+        return asked;
+    }
+    match asked.to_mut() {
         Ask::Goal { goal, .. } => goal.nodes = Some(nodes.len() as u32),
         Ask::Resources(asked) => asked.nodes = NodeChoice::Named(nodes.to_vec()),
         Ask::SiteNode(_) => {}
     }
-    ask
+    asked
 }
 
 /// What `old` will have more, where `request` asks for the same CPU for as long, which `grant` gives it on its nodes: as long

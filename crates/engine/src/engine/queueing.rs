@@ -3,7 +3,7 @@
 
 use super::draining::kept_by;
 use super::making_way::Waiting;
-use super::offering::{Place, Telling};
+use super::offering::{Place, Telling, Wanted};
 use super::{Engine, Ticket, Timeout};
 use crate::absences::Absences;
 use crate::admission::{Admission, Denied};
@@ -43,6 +43,13 @@ pub(super) struct Empty {
     calendar: Calendar,
     /// Of a user, whoever it is.
     user: [ResourceId; 2],
+}
+
+impl Asked {
+    /// As what it is planned: in its own place.
+    pub(super) fn wanted(&self) -> Wanted<'_> {
+        Wanted::new(&self.caller.user, &self.key, &self.request, Place::Own(self.handle))
+    }
 }
 
 impl Engine {
@@ -287,9 +294,7 @@ impl Engine {
     /// Whether there is more to say to a request than that it waits. `ways`: for so many more it is looked whether others can
     /// be made slower.
     fn is_to_be_had(&mut self, asked: &mut Asked, ways: &mut u32) -> bool {
-        let Asked { handle, key, request, .. } = &*asked;
-        let (owner, place) = (&asked.caller.user, Place::Own(*handle));
-        let refusal = match self.plan(owner, key.clone(), request.clone(), place, Telling::Reason) {
+        let refusal = match self.plan(asked.wanted(), Telling::Reason) {
             // What has become invalid meanwhile is told that.
             Ok(_) | Err(Declined { denied: Denied::Invalid(_), .. }) => return true,
             Err(Declined { denied: Denied::Refused(refusal), .. }) => refusal,
@@ -298,7 +303,7 @@ impl Engine {
         let has_way = may_have_way && {
             *ways -= 1;
             self.count(WAY_TAKES);
-            self.find_way(*handle, owner, key, request).is_some()
+            self.find_way(asked.wanted()).is_some()
         };
         asked.refusal = Some(refusal);
         has_way
