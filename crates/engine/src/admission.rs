@@ -22,6 +22,7 @@ use keeptime_planner::fitted::FittedProfile;
 use keeptime_planner::placement::{Allocator, Placed, RankFlows, TooFewNodes};
 use keeptime_planner::refusal::{self, CounterOffer};
 use keeptime_planner::translate::{Decision, Options, Plan, Verdict, schedule};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -53,10 +54,10 @@ pub(crate) struct Admission<'a> {
     pub stays: &'a [Name],
 }
 
-/// Resources that a goal comes to, or that were asked for.
+/// Resources that a goal comes to, or that were asked for: these are borrowed, since every try needs them.
 #[derive(Debug, Clone)]
-pub(crate) struct Need {
-    pub resources: Resources,
+pub(crate) struct Need<'a> {
+    pub resources: Cow<'a, Resources>,
     pub promise: Option<Promise>,
 }
 
@@ -126,12 +127,9 @@ impl Admission<'_> {
                 }
                 Err(invalid) => (Err(invalid.into()), None),
             },
-            Ask::Resources(resources) => {
-                let need = Need { resources: resources.clone(), promise: None };
-                (self.place(&need, span), None)
-            }
+            Ask::Resources(asked) => (self.place(&Need::of(Cow::Borrowed(asked)), span), None),
             Ask::SiteNode(asked) => {
-                let need = Need { resources: asked.resources(), promise: None };
+                let need = Need::of(Cow::Owned(asked.resources()));
                 let services = asked.services.clone();
                 (self.place(&need, span).map(|grant| Grant { services, ..grant }), None)
             }
@@ -221,7 +219,7 @@ impl Admission<'_> {
         }
         let bits_per_second = BitsPerSecond::new(1);
         let resources = Resources { bits_per_second, ..Need::least_of(profile) };
-        let one = Need { resources, promise: None }.on(self.stays.to_vec());
+        let one = Need::of(Cow::Owned(resources)).on(self.stays.to_vec());
         self.held_rate(&one, span).map_or(u64::MAX, |rate| rate.get().saturating_mul(flows))
     }
 
@@ -235,7 +233,7 @@ impl Admission<'_> {
     }
 
     /// Nodes for `need` during `span`.
-    pub fn place(&self, need: &Need, span: Span) -> Result<Grant, Denied> {
+    pub fn place(&self, need: &Need<'_>, span: Span) -> Result<Grant, Denied> {
         let nodes = match &need.resources.nodes {
             NodeChoice::Named(names) => {
                 self.check_usable(names, &self.guarantees(&need.resources), span.from())?;
@@ -348,13 +346,13 @@ impl Admission<'_> {
     /// its own.
     pub fn candidates(&self, ask: &Ask, span: Span) -> Vec<NodeIndex> {
         let resources = match ask {
-            Ask::Resources(resources) => resources.clone(),
-            Ask::SiteNode(asked) => asked.resources(),
-            Ask::Goal { application, .. } => match self.profile(application) {
-                Ok(profile) => Need::least_of(profile),
-                Err(_) => return Vec::new(),
-            },
+            Ask::Goal { application, .. } => {
+                let profile = self.profile(application).ok();
+                profile.map(|profile| Cow::Owned(Need::least_of(profile)))
+            }
+            Ask::Resources(_) | Ask::SiteNode(_) => ask.resources(),
         };
+        let Some(resources) = resources else { return Vec::new() };
         match &resources.nodes {
             NodeChoice::Named(names) => {
                 names.iter().filter_map(|name| self.cluster.node(name).ok()).collect()
@@ -364,7 +362,7 @@ impl Admission<'_> {
     }
 
     /// The nodes that can hold the greatest rate during `span`, if that is enough.
-    pub fn choose(&self, need: &Need, count: u32, span: Span) -> Result<Placed, Unplaced> {
+    pub fn choose(&self, need: &Need<'_>, count: u32, span: Span) -> Result<Placed, Unplaced> {
         match self.best(need, count, span)? {
             Ok(placed) if placed.rate >= need.resources.bits_per_second => Ok(placed),
             Ok(placed) => Err(Unplaced::Slow(placed)),
@@ -376,7 +374,7 @@ impl Admission<'_> {
     /// otherwise of all. To choose among all is what takes the time in a large cluster.
     pub fn best(
         &self,
-        need: &Need,
+        need: &Need<'_>,
         count: u32,
         span: Span,
     ) -> Result<Result<Placed, TooFewNodes>, Invalid> {
@@ -407,7 +405,7 @@ impl Admission<'_> {
     }
 
     /// Why `need` finds no nodes, and what is in the way.
-    fn unplaced(&self, need: &Need, count: u32, span: Span, why: Unplaced) -> Denied {
+    fn unplaced(&self, need: &Need<'_>, count: u32, span: Span, why: Unplaced) -> Denied {
         match why {
             Unplaced::Invalid(invalid) => invalid.into(),
             Unplaced::TooFew(TooFewNodes { free: has }) => {
@@ -699,7 +697,12 @@ fn cpu_words(ppm: u64) -> String {
         .map_or_else(|_| format!("{} %", ppm / 10_000), |ppm| CpuPpm::new(ppm).to_string())
 }
 
-impl Need {
+impl<'a> Need<'a> {
+    /// What is asked for without a goal.
+    pub fn of(resources: Cow<'a, Resources>) -> Self {
+        Self { resources, promise: None }
+    }
+
     /// What every plan for an application asks of a node: some CPU, however little.
     pub fn least_of(profile: &FittedProfile) -> Resources {
         let pattern = Some(profile.application().pattern().clone());
@@ -724,7 +727,7 @@ impl Need {
             quantile: plan.quantile,
             median_nanos: plan.median_nanos,
         };
-        Self { resources, promise: Some(promise) }
+        Self { resources: Cow::Owned(resources), promise: Some(promise) }
     }
 
     /// The grant of this on `nodes`.

@@ -41,16 +41,8 @@ impl Admission<'_> {
     }
 
     /// The fewest resources that satisfy `ask`, were the cluster idle.
-    pub fn least_need(&self, ask: &Ask) -> Option<Need> {
-        let (application, goal) = match ask {
-            Ask::Resources(resources) => {
-                return Some(Need { resources: resources.clone(), promise: None });
-            }
-            Ask::SiteNode(asked) => {
-                return Some(Need { resources: asked.resources(), promise: None });
-            }
-            Ask::Goal { application, goal } => (application, goal),
-        };
+    pub fn least_need<'n>(&self, ask: &'n Ask) -> Option<Need<'n>> {
+        let Ask::Goal { application, goal } = ask else { return ask.resources().map(Need::of) };
         let profile = self.profile(application).ok()?;
         let goal = Goal { prefer: Preference::Cheapest, ..goal.clone() };
         let now = Span::since(WallTime::default());
@@ -68,7 +60,12 @@ impl Admission<'_> {
         Some((start, grant))
     }
 
-    fn earliest_anywhere(&self, need: &Need, count: u32, when: When) -> Option<(WallTime, Grant)> {
+    fn earliest_anywhere(
+        &self,
+        need: &Need<'_>,
+        count: u32,
+        when: When,
+    ) -> Option<(WallTime, Grant)> {
         let degrees = least_degrees(need.resources.pattern.as_ref(), count);
         let mut when = when;
         for _ in 0..ROUNDS_MAX {
@@ -88,7 +85,12 @@ impl Admission<'_> {
 
     /// A placement at `when.after`, and when it fits with all else; or when the link that is in the
     /// way has room.
-    fn placed_at(&self, need: &Need, count: u32, when: When) -> Option<(WallTime, Option<Grant>)> {
+    fn placed_at(
+        &self,
+        need: &Need<'_>,
+        count: u32,
+        when: When,
+    ) -> Option<(WallTime, Option<Grant>)> {
         let span = Span::lasting(when.after, when.duration);
         let placed = self.best(need, count, span).ok()?.ok()?;
         if placed.rate >= need.resources.bits_per_second {
@@ -102,14 +104,14 @@ impl Admission<'_> {
     }
 
     /// When the user's own tables have room for `placed` too.
-    fn later(&self, need: &Need, placed: &Placed, when: When) -> Option<(WallTime, Grant)> {
+    fn later(&self, need: &Need<'_>, placed: &Placed, when: When) -> Option<(WallTime, Grant)> {
         self.earliest_on(need.on(self.names(&placed.nodes)), when)
     }
 
     /// The earliest time at which `count` nodes may have what each needs of its own: they have, if it is that of `when`.
     fn enough_nodes(
         &self,
-        need: &Need,
+        need: &Need<'_>,
         degrees: [u64; 2],
         count: u32,
         when: When,
@@ -132,7 +134,7 @@ impl Admission<'_> {
 
     /// What a node needs of its own CPU, disk and link, whichever rank it gets: at least so many flows
     /// out of it and into it.
-    fn of_node(&self, need: &Need, [sent, received]: [u64; 2], node: NodeIndex) -> Vec<Demand> {
+    fn of_node(&self, need: &Need<'_>, [sent, received]: [u64; 2], node: NodeIndex) -> Vec<Demand> {
         let rate = need.resources.bits_per_second.get();
         let mut amounts = of_any_rank(&need.resources, node).to_vec();
         if let Some([out, back]) = self.cluster.access(node) {

@@ -39,7 +39,7 @@ impl Admission<'_> {
     }
 
     /// Until when `count` nodes have what each needs of its own CPU and disk.
-    fn enough_until(&self, need: &Need, count: u32, span: Span) -> Option<WallTime> {
+    fn enough_until(&self, need: &Need<'_>, count: u32, span: Span) -> Option<WallTime> {
         let asked = self.guarantees(&need.resources);
         let is_usable = |node: &NodeIndex| self.is_usable(*node, &asked, span.from());
         let mut ends = Vec::new();
@@ -56,7 +56,7 @@ impl Admission<'_> {
 
     /// When something is in the way of `need` first during `span`; nothing if nothing is. Nothing at all where it is not
     /// time that is in the way.
-    fn first_in_the_way(&self, need: &Need, span: Span) -> Option<Option<WallTime>> {
+    fn first_in_the_way(&self, need: &Need<'_>, span: Span) -> Option<Option<WallTime>> {
         let nodes = match &need.resources.nodes {
             NodeChoice::Named(names) => {
                 self.check_usable(names, &self.guarantees(&need.resources), span.from()).ok()?;

@@ -12,6 +12,7 @@ use crate::refusal::{Less, ResourceOffer};
 use keeptime_calendar::{ResourceId, Span};
 use keeptime_model::reservation::{Grant, NodeChoice, Resources};
 use keeptime_model::units::BitsPerSecond;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Numbers of nodes that are tried: each costs what placing them costs, a fifth of a millisecond among a
@@ -38,12 +39,12 @@ impl Admission<'_> {
             ..asked.clone()
         };
         let fits = |number| {
-            let need = Need { resources: of(number), promise: None };
+            let need = Need::of(Cow::Owned(of(number)));
             let placed = self.choose(&need, number, span).ok()?;
             self.fits(&need.on(self.names(&placed.nodes)), span).ok()?;
-            Some(need.resources)
+            Some(need.resources.into_owned())
         };
-        let as_asked = Need { resources: asked.clone(), promise: None };
+        let as_asked = Need::of(Cow::Borrowed(asked));
         let most = match self.choose(&as_asked, count, span) {
             Err(Unplaced::TooFew(few)) => few.free,
             _ => u32::MAX,
@@ -73,10 +74,8 @@ impl Admission<'_> {
 
     fn less_bandwidth(&self, asked: &Resources, span: Span) -> Option<Resources> {
         asked.pattern.as_ref()?;
-        let at = |rate| Need {
-            resources: Resources { bits_per_second: rate, ..asked.clone() },
-            promise: None,
-        };
+        let at =
+            |bits_per_second| Need::of(Cow::Owned(Resources { bits_per_second, ..asked.clone() }));
         let least = at(BitsPerSecond::new(1));
         let nodes = match &asked.nodes {
             NodeChoice::Named(names) => {
@@ -91,7 +90,8 @@ impl Admission<'_> {
         let rate = in_whole_kilobits(self.held_rate(&least.on(nodes.clone()), span)?)?;
         let offered = at(rate);
         let is_less = rate < asked.bits_per_second;
-        (is_less && self.fits(&offered.on(nodes), span).is_ok()).then_some(offered.resources)
+        let is_had = is_less && self.fits(&offered.on(nodes), span).is_ok();
+        is_had.then(|| offered.resources.into_owned())
     }
 
     /// The greatest rate of each flow that the links and the user's share hold; nothing if none flows. `grant` has 1 bit/s

@@ -126,6 +126,17 @@ pub enum Ask {
     SiteNode(SiteNode),
 }
 
+impl Ask {
+    /// The resources that are asked for as they are; nothing of a goal, which a profile translates.
+    pub fn resources(&self) -> Option<Cow<'_, Resources>> {
+        match self {
+            Self::Goal { .. } => None,
+            Self::Resources(resources) => Some(Cow::Borrowed(resources)),
+            Self::SiteNode(asked) => Some(Cow::Owned(asked.resources())),
+        }
+    }
+}
+
 /// Resources without a goal: the same on each of some nodes, but for CPU where ranks work unequally, and the same
 /// rate for each flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
