@@ -1,12 +1,12 @@
 //! What the events add up to: every application, reservation and web site, and which nodes are drained. The same
 //! events in the same order give the same book.
 
-use crate::event::{Event, Modified};
+use crate::event::{Event, Granted, Modified, Refused};
+use crate::index::{Index, as_site_node};
 use crate::refusal::Refusal;
-use crate::weight;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;
-use keeptime_model::drain::Drained;
+use keeptime_model::drain::{DrainReason, Drained};
 use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
@@ -17,7 +17,6 @@ use keeptime_model::units::{Bytes, WallTime};
 use keeptime_planner::drift::{Observation, RUNS};
 use keeptime_planner::fitted::FittedProfile;
 use serde::{Deserialize, Serialize};
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -73,6 +72,57 @@ pub struct Waits {
 }
 
 impl Reservation {
+    /// Of what was asked so, which stands there since then: it holds nothing yet.
+    pub(crate) fn new(
+        handle: Handle,
+        (owner, key, request): (&UserName, &RequestKey, &Request),
+        state: State,
+        since: WallTime,
+    ) -> Self {
+        Self {
+            handle,
+            owner: owner.clone(),
+            key: key.clone(),
+            request: request.clone(),
+            state,
+            from_unix_nanos: since,
+            until_unix_nanos: None,
+            grant: None,
+            refusal: None,
+            replaces: None,
+            waits: None,
+            unenforced: Vec::new(),
+            run: None,
+            since_unix_nanos: since,
+        }
+    }
+
+    fn granted(handle: Handle, granted: &Granted, time: WallTime) -> Self {
+        let asked = (&granted.owner, &granted.key, &granted.request);
+        Self {
+            from_unix_nanos: granted.from_unix_nanos,
+            until_unix_nanos: granted.until_unix_nanos,
+            grant: Some(granted.grant.clone()),
+            replaces: granted.replaces,
+            ..Self::new(handle, asked, State::Granted, time)
+        }
+    }
+
+    /// The lost one whose place it was to take is not replaced by it.
+    fn refused(handle: Handle, refused: &Refused, time: WallTime) -> Self {
+        let asked = (&refused.owner, &refused.key, &refused.request);
+        Self {
+            from_unix_nanos: refused.request.from_unix_nanos.unwrap_or(time),
+            refusal: Some(refused.refusal.clone()),
+            ..Self::new(handle, asked, State::Refused, time)
+        }
+    }
+
+    fn turn(&mut self, state: State, time: WallTime) {
+        self.state = state;
+        self.since_unix_nanos = time;
+    }
+
     /// The nodes that it holds, or held, in the order of its ranks; none if it was refused.
     pub fn nodes(&self) -> &[Name] {
         self.grant.as_ref().map(|grant| grant.nodes.as_slice()).unwrap_or_default()
@@ -98,31 +148,20 @@ pub struct Book {
     applications: BTreeMap<Name, Known>,
     /// Shared with snapshots that are being saved.
     reservations: BTreeMap<Handle, Arc<Reservation>>,
-    keys: BTreeMap<(UserName, RequestKey), Handle>,
-    /// What was asked at first, of reservations that were changed since.
-    originals: BTreeMap<Handle, Request>,
+    originals: Originals,
     sites: BTreeMap<Name, HostedSite>,
-    /// Which reservation a node serves a site by.
-    site_nodes: BTreeMap<Name, Handle>,
     /// Nodes to which nothing new comes, those too that the cluster has not any more.
     drained: BTreeMap<Name, Drained>,
-    /// By which reservation a lost one was replaced.
-    successors: BTreeMap<Handle, Handle>,
     /// Lost ones that are to be moved, of which nothing has come yet.
     unmoved: BTreeSet<Handle>,
-    /// How many reservations stand where.
-    states: BTreeMap<State, u64>,
-    /// Those that are live.
-    live_handles: BTreeSet<Handle>,
-    /// Live reservations of each user.
-    live: BTreeMap<UserName, u32>,
-    /// What all reservations of each user take of memory, about, in bytes; with what was asked at first.
-    weights: BTreeMap<UserName, u64>,
-    /// Live reservations that may become slower or faster.
-    malleable: BTreeSet<Handle>,
+    /// What they are found and counted by.
+    index: Index,
     /// Greater than any handle that was given.
     next: u64,
 }
+
+/// What was asked at first, of reservations that were changed since.
+type Originals = BTreeMap<Handle, Request>;
 
 /// A book as it is written down: what replaces all events before it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -154,12 +193,12 @@ impl Book {
 
     /// Those of them that are live, by handle, without a look at what is over.
     pub fn live_reservations(&self) -> impl Iterator<Item = &Arc<Reservation>> {
-        self.live_handles.iter().filter_map(|handle| self.reservations.get(handle))
+        self.index.live.iter().filter_map(|handle| self.reservations.get(handle))
     }
 
     /// How many reservations that are not forgotten stand where; of none nothing is said.
     pub fn states(&self) -> &BTreeMap<State, u64> {
-        &self.states
+        &self.index.states
     }
 
     /// All web sites, by name.
@@ -175,7 +214,7 @@ impl Book {
 
     /// By which reservation `node` serves a site, and which.
     pub fn site_node(&self, node: &Name) -> Option<(Handle, &SiteNode)> {
-        let handle = *self.site_nodes.get(node)?;
+        let handle = *self.index.site_nodes.get(node)?;
         as_site_node(self.reservations.get(&handle)?).map(|asked| (handle, asked))
     }
 
@@ -183,7 +222,7 @@ impl Book {
     pub fn nodes_of_site(&self, site: &Name) -> impl Iterator<Item = &Name> {
         let of_it =
             move |node: &&Name| self.site_node(node).is_some_and(|(_, asked)| asked.site == *site);
-        self.site_nodes.keys().filter(of_it)
+        self.index.site_nodes.keys().filter(of_it)
     }
 
     /// Nodes to which nothing new comes, by whom and why; those too that the cluster has not any more.
@@ -193,12 +232,12 @@ impl Book {
 
     /// Under which handle a user's key was used.
     pub fn find(&self, owner: &UserName, key: &RequestKey) -> Option<Handle> {
-        self.keys.get(&(owner.clone(), key.clone())).copied()
+        self.index.keys.get(&(owner.clone(), key.clone())).copied()
     }
 
     /// The reservation that took the place of a lost one.
     pub fn successor(&self, lost: Handle) -> Option<Handle> {
-        self.successors.get(&lost).copied()
+        self.index.successors.get(&lost).copied()
     }
 
     /// Lost reservations that are to be moved, and neither were nor were refused that: a broker that is killed meanwhile
@@ -214,17 +253,18 @@ impl Book {
 
     /// How many live reservations a user has.
     pub fn live(&self, owner: &UserName) -> u32 {
-        self.live.get(owner).copied().unwrap_or(0)
+        let live = self.index.live_of.get(owner).copied().unwrap_or(0);
+        u32::try_from(live).unwrap_or(u32::MAX)
     }
 
     /// What a user's reservations take of memory, about: those that are live, and those that are over and remembered.
     pub fn memory(&self, owner: &UserName) -> Bytes {
-        Bytes::new(self.weights.get(owner).copied().unwrap_or(0))
+        Bytes::new(self.index.weights.get(owner).copied().unwrap_or(0))
     }
 
     /// Live reservations that may become slower or faster.
     pub(crate) fn malleable(&self) -> &BTreeSet<Handle> {
-        &self.malleable
+        &self.index.malleable
     }
 
     /// Greater than any handle that was given.
@@ -262,14 +302,6 @@ impl Book {
         for reservation in snapshot.reservations {
             book.insert(reservation);
         }
-        let original = |(handle, request): (&Handle, &Request)| {
-            let owner = book.reservations.get(handle)?.owner.clone();
-            Some((owner, weight::of_request(request)))
-        };
-        let originals: Vec<_> = book.originals.iter().filter_map(original).collect();
-        for (owner, weight) in originals {
-            book.weigh(&owner, weight, 0);
-        }
         let named = |site: HostedSite| (site.spec.name.clone(), site);
         book.sites = snapshot.sites.into_iter().map(named).collect();
         Ok(book)
@@ -285,53 +317,22 @@ impl Book {
                 // Measured anew: how things are now is what the profile says.
                 self.register((**application).clone(), (**profile).clone(), Vec::new())?;
             }
-            Event::Granted { handle, granted } => self.insert(Reservation {
-                handle: *handle,
-                owner: granted.owner.clone(),
-                key: granted.key.clone(),
-                request: granted.request.clone(),
-                state: State::Granted,
-                from_unix_nanos: granted.from_unix_nanos,
-                until_unix_nanos: granted.until_unix_nanos,
-                grant: Some(granted.grant.clone()),
-                refusal: None,
-                replaces: granted.replaces,
-                waits: None,
-                unenforced: Vec::new(),
-                run: None,
-                since_unix_nanos: time,
-            }),
+            Event::Granted { handle, granted } => {
+                self.insert(Reservation::granted(*handle, granted, time));
+            }
             Event::Refused { handle, refused } => {
                 if let Some(lost) = &refused.replaces {
                     self.unmoved.remove(lost);
                 }
-                self.insert(Reservation {
-                    handle: *handle,
-                    owner: refused.owner.clone(),
-                    key: refused.key.clone(),
-                    request: refused.request.clone(),
-                    state: State::Refused,
-                    from_unix_nanos: refused.request.from_unix_nanos.unwrap_or(time),
-                    until_unix_nanos: None,
-                    grant: None,
-                    refusal: Some(refused.refusal.clone()),
-                    // It did not take its place.
-                    replaces: None,
-                    waits: None,
-                    unenforced: Vec::new(),
-                    run: None,
-                    since_unix_nanos: time,
-                });
+                self.insert(Reservation::refused(*handle, refused, time));
             }
             Event::Modified { handle, modified } => self.modify(*handle, modified),
             Event::Started { handle, .. } => self.turn(*handle, State::Active, time),
             Event::Ended { handle } => self.turn(*handle, State::Ended, time),
-            Event::Finished { handle, run } => {
-                self.turn(*handle, run.state(), time);
-                if let Some(over) = self.reservations.get_mut(handle) {
-                    Arc::make_mut(over).run = Some(*run);
-                }
-            }
+            Event::Finished { handle, run } => self.change(*handle, |found, _| {
+                found.turn(run.state(), time);
+                found.run = Some(*run);
+            }),
             Event::Cancelled { handle, .. } | Event::Abandoned { handle } => {
                 self.turn(*handle, State::Cancelled, time);
             }
@@ -347,19 +348,7 @@ impl Book {
                 }
                 self.turn(*handle, State::Lost, time);
             }
-            Event::Forgotten { handle } => {
-                self.unmoved.remove(handle);
-                if let Some(old) = self.reservations.remove(handle) {
-                    self.keys.remove(&(old.owner.clone(), old.key.clone()));
-                    let original = self.originals.remove(handle);
-                    let original = original.as_ref().map_or(0, weight::of_request);
-                    self.weigh(&old.owner, 0, weight::of_reservation(&old) + original);
-                    self.stands(*handle, Some(old.state), None);
-                    if let Some(lost) = old.replaces {
-                        self.successors.remove(&lost);
-                    }
-                }
-            }
+            Event::Forgotten { handle } => self.forget(*handle),
             Event::SiteAdded { site } => {
                 let hosted = HostedSite { spec: (**site).clone(), is_leaving: false };
                 self.sites.insert(site.name.clone(), hosted);
@@ -370,15 +359,7 @@ impl Book {
                 }
             }
             Event::SiteRemoved { site } => drop(self.sites.remove(site)),
-            Event::Drained { nodes, by, reason } => {
-                for node in nodes {
-                    let before = self.drained.get(node).map(|before| before.since_unix_nanos);
-                    let since_unix_nanos = before.unwrap_or(time);
-                    let drained =
-                        Drained { by: by.clone(), since_unix_nanos, reason: reason.clone() };
-                    self.drained.insert(node.clone(), drained);
-                }
-            }
+            Event::Drained { nodes, by, reason } => self.drain(nodes, by, reason, time),
             Event::Resumed { nodes, .. } => {
                 self.drained.retain(|node, _| !nodes.contains(node));
             }
@@ -445,115 +426,192 @@ impl Book {
         known.fitted = Arc::new(fitted.following(&known.runs));
     }
 
-    fn modify(&mut self, handle: Handle, modified: &Modified) {
-        let Some(reservation) = self.reservations.get_mut(&handle).map(Arc::make_mut) else {
-            return;
-        };
-        let before = weight::of_reservation(reservation);
-        let former = std::mem::replace(&mut reservation.request, modified.request.clone());
-        reservation.from_unix_nanos = modified.from_unix_nanos;
-        reservation.until_unix_nanos = modified.until_unix_nanos;
-        reservation.grant = Some(modified.grant.clone());
-        let (owner, after) = (reservation.owner.clone(), weight::of_reservation(reservation));
-        match modified.request.malleable {
-            Some(_) => self.malleable.insert(handle),
-            None => self.malleable.remove(&handle),
-        };
-        let kept = match self.originals.entry(handle) {
-            Entry::Vacant(place) => weight::of_request(place.insert(former)),
-            Entry::Occupied(_) => 0,
-        };
-        self.weigh(&owner, after + kept, before);
-    }
-
-    /// A user's reservations take so much more, and so much less.
-    fn weigh(&mut self, owner: &UserName, more: u64, less: u64) {
-        let weight = self.weights.entry(owner.clone()).or_default();
-        *weight = (*weight + more).saturating_sub(less);
-        if *weight == 0 {
-            self.weights.remove(owner);
-        }
-    }
-
     fn insert(&mut self, reservation: impl Into<Arc<Reservation>>) {
         let reservation = reservation.into();
         let handle = reservation.handle;
-        self.weigh(&reservation.owner, weight::of_reservation(&reservation), 0);
         self.next = self.next.max(handle.number() + 1);
-        self.keys.insert((reservation.owner.clone(), reservation.key.clone()), handle);
         if let Some(lost) = reservation.replaces {
-            self.successors.insert(lost, handle);
             self.unmoved.remove(&lost);
         }
-        if reservation.state.is_live() {
-            if let Some(asked) = as_site_node(&reservation) {
-                self.site_nodes.insert(asked.node.clone(), handle);
-            }
-            if reservation.request.malleable.is_some() {
-                self.malleable.insert(handle);
-            }
-            *self.live.entry(reservation.owner.clone()).or_default() += 1;
-        }
-        let state = reservation.state;
-        let former = self.reservations.insert(handle, reservation);
-        self.stands(handle, former.map(|former| former.state), Some(state));
+        self.index.add(&reservation, self.originals.get(&handle));
+        self.reservations.insert(handle, reservation);
     }
 
-    /// What is counted follows a reservation from one state to another; nothing = it is not there.
-    fn stands(&mut self, handle: Handle, before: Option<State>, after: Option<State>) {
-        if let Some(before) = before
-            && let Some(count) = self.states.get_mut(&before)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.states.remove(&before);
-            }
-        }
-        if let Some(after) = after {
-            *self.states.entry(after).or_default() += 1;
-        }
-        match after.is_some_and(State::is_live) {
-            true => self.live_handles.insert(handle),
-            false => self.live_handles.remove(&handle),
-        };
+    /// Changes a reservation, if there is one, or what was asked for it at first, and what it is found by with it.
+    fn change(&mut self, handle: Handle, change: impl FnOnce(&mut Reservation, &mut Originals)) {
+        let Some(found) = self.reservations.get_mut(&handle) else { return };
+        self.index.remove(found, self.originals.get(&handle));
+        change(Arc::make_mut(found), &mut self.originals);
+        self.index.add(found, self.originals.get(&handle));
     }
 
     fn turn(&mut self, handle: Handle, state: State, time: WallTime) {
-        let Some(reservation) = self.reservations.get_mut(&handle).map(Arc::make_mut) else {
-            return;
-        };
-        let before = std::mem::replace(&mut reservation.state, state);
-        let was_live = before.is_live();
-        reservation.since_unix_nanos = time;
-        if let Some(asked) = as_site_node(reservation).filter(|_| was_live && !state.is_live()) {
-            self.site_nodes.remove(&asked.node);
-        }
-        if !state.is_live() {
-            self.malleable.remove(&handle);
-        }
-        if was_live
-            && !state.is_live()
-            && let Some(live) = self.live.get_mut(&reservation.owner)
-        {
-            *live -= 1;
-            if *live == 0 {
-                self.live.remove(&reservation.owner);
-            }
-        }
-        self.stands(handle, Some(before), Some(state));
+        self.change(handle, |found, _| found.turn(state, time));
     }
-}
 
-/// What is asked, if it is a node for a web site.
-fn as_site_node(reservation: &Reservation) -> Option<&SiteNode> {
-    match &reservation.request.ask {
-        Ask::SiteNode(asked) => Some(asked),
-        Ask::Goal { .. } | Ask::Resources(_) => None,
+    fn modify(&mut self, handle: Handle, modified: &Modified) {
+        self.change(handle, |found, originals| {
+            let former = std::mem::replace(&mut found.request, modified.request.clone());
+            originals.entry(handle).or_insert(former);
+            found.from_unix_nanos = modified.from_unix_nanos;
+            found.until_unix_nanos = modified.until_unix_nanos;
+            found.grant = Some(modified.grant.clone());
+        });
+    }
+
+    fn forget(&mut self, handle: Handle) {
+        self.unmoved.remove(&handle);
+        let original = self.originals.remove(&handle);
+        if let Some(old) = self.reservations.remove(&handle) {
+            self.index.remove(&old, original.as_ref());
+        }
+    }
+
+    /// Who is said to have drained a node, and why, is who said so last; since when, who said so first.
+    fn drain(
+        &mut self,
+        nodes: &BTreeSet<Name>,
+        by: &UserName,
+        reason: &DrainReason,
+        time: WallTime,
+    ) {
+        for node in nodes {
+            let before = self.drained.get(node).map(|before| before.since_unix_nanos);
+            let since_unix_nanos = before.unwrap_or(time);
+            let drained = Drained { by: by.clone(), since_unix_nanos, reason: reason.clone() };
+            self.drained.insert(node.clone(), drained);
+        }
     }
 }
 
 impl PartialEq for Book {
     fn eq(&self, other: &Self) -> bool {
         self.snapshot() == other.snapshot()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::Need;
+    use crate::refusal::Reason;
+    use keeptime_model::reservation::{Malleable, Resources};
+    use keeptime_model::units::CpuPpm;
+    use proptest::collection::vec;
+    use proptest::{prop_assert_eq, proptest};
+    use std::borrow::Cow;
+
+    fn owner(number: u64) -> UserName {
+        ["ada", "bob"][number as usize % 2].parse().unwrap()
+    }
+
+    fn key(number: u64) -> RequestKey {
+        format!("k{number}").parse().unwrap()
+    }
+
+    fn node(number: u8) -> Name {
+        format!("n{}", number % 3).parse().unwrap()
+    }
+
+    /// Of each kind that something is found by.
+    fn request(what: u8) -> Request {
+        let (site, cpu_ppm) = ("shop".parse().unwrap(), CpuPpm::from_percent(10));
+        let ask = match what {
+            0..3 => Ask::SiteNode(SiteNode { site, node: node(what), cpu_ppm, services: vec![] }),
+            _ => Ask::Resources(Resources { cpu_ppm, ..Resources::nothing() }),
+        };
+        let malleable = (what == 3).then(|| Malleable::new(WallTime::default(), cpu_ppm));
+        let among = (0..what).map(node).collect();
+        Request { malleable, among, ..Request::new(ask) }
+    }
+
+    fn grant(request: &Request) -> Grant {
+        Need::of(request.ask.resources().unwrap_or(Cow::Owned(Resources::nothing()))).on(vec![])
+    }
+
+    /// An event of one of these kinds, of that one of the reservations, if it can be of it.
+    fn event(book: &Book, kind: u8, of: usize, what: u8) -> Option<Event> {
+        let (request, next) = (request(what), book.next());
+        let of = book.reservations.values().nth(of);
+        let serves = book.site_node(&node(what)).map(|(handle, _)| handle);
+        // A node serves one site.
+        let may_have = |handle| what >= 3 || serves.is_none_or(|other| other == handle);
+        let granted = |replaces, grant| {
+            let (owner, key) = (owner(next.number()), key(next.number()));
+            let (from_unix_nanos, request) = (WallTime::default(), request.clone());
+            let granted = Granted {
+                owner,
+                key,
+                request,
+                from_unix_nanos,
+                until_unix_nanos: None,
+                grant,
+                replaces,
+                decision: None,
+            };
+            Event::Granted { handle: next, granted: Box::new(granted) }
+        };
+        let lost = of.filter(|of| of.state == State::Lost).map(|of| of.handle);
+        if kind == 0 {
+            let replaces = lost.filter(|lost| book.successor(*lost).is_none());
+            return may_have(next).then(|| granted(replaces, grant(&request)));
+        }
+        if kind == 1 {
+            let (owner, key) = (owner(next.number()), key(next.number()));
+            let refusal = Reason::Cancelled.into();
+            let refused = Refused { owner, key, request, refusal, replaces: lost, decision: None };
+            return Some(Event::Refused { handle: next, refused: Box::new(refused) });
+        }
+        let of = of?;
+        let (handle, by) = (of.handle, of.owner.clone());
+        match kind {
+            2 if !of.state.is_live() => Some(Event::Forgotten { handle }),
+            _ if !of.state.is_live() => None,
+            3 if may_have(handle) => {
+                let (from_unix_nanos, grant) = (WallTime::default(), grant(&request));
+                let (until_unix_nanos, decision) = (None, None);
+                let modified =
+                    Modified { by, request, from_unix_nanos, until_unix_nanos, grant, decision };
+                Some(Event::Modified { handle, modified: Box::new(modified) })
+            }
+            4 => Some(Event::Started { handle, unenforced: vec![] }),
+            5 => Some(Event::Finished { handle, run: RunEnd::Done }),
+            6 => Some(Event::Lost { handle, node: node(0), instead: None }),
+            7 => Some(Event::Cancelled { handle, by }),
+            _ => None,
+        }
+    }
+
+    /// All that reservations are found and counted by.
+    fn found_by(book: &Book) -> String {
+        let found = (1..book.next).map(|number| {
+            let (owner, handle) = (owner(number), Handle::new(number));
+            (book.find(&owner, &key(number)), book.successor(handle))
+        });
+        let users = [0, 1].map(|number| {
+            let owner = owner(number);
+            (book.live(&owner), book.memory(&owner))
+        });
+        let nodes = [0, 1, 2].map(|number| book.site_node(&node(number)).map(|(handle, _)| handle));
+        let live: Vec<_> = book.live_reservations().map(|live| live.handle).collect();
+        let found: Vec<_> = found.collect();
+        format!("{found:?} {users:?} {nodes:?} {live:?} {:?} {:?}", book.states(), book.malleable())
+    }
+
+    proptest! {
+        // Goal: a broker that begins from a snapshot finds and counts reservations as the one that wrote it. Method: whatever
+        // happened, a book that is read from its snapshot finds the same.
+        #[test]
+        fn a_book_that_is_read_finds_what_the_one_that_was_written_found(
+            drawn in vec((0..8u8, 0..6usize, 0..5u8), 1..40),
+        ) {
+            let mut book = Book::default();
+            for (kind, of, what) in drawn {
+                let Some(event) = event(&book, kind, of, what) else { continue };
+                book.apply(&event, WallTime::default()).unwrap();
+                let read = Book::restore(book.snapshot()).unwrap();
+                prop_assert_eq!(found_by(&read), found_by(&book), "after {:?}", event);
+            }
+        }
     }
 }

@@ -68,6 +68,7 @@ mod absences;
 mod beyond;
 mod claims;
 mod earliest;
+mod index;
 mod latest;
 mod less;
 mod malleable;

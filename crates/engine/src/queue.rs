@@ -100,21 +100,11 @@ impl Asked {
     /// As the reservation that it may become, the `place`-th of those who wait.
     fn as_reservation(&self, place: u32, at: Moment) -> Reservation {
         let left = self.until.unwrap_or(at.steady).saturating_sub(at.steady);
+        let asked = (&self.caller.user, &self.key, &self.request);
         Reservation {
-            handle: self.handle,
-            owner: self.caller.user.clone(),
-            key: self.key.clone(),
-            request: self.request.clone(),
-            state: State::Waiting,
-            from_unix_nanos: self.since,
-            until_unix_nanos: None,
-            grant: None,
             refusal: self.refusal.as_deref().cloned(),
-            replaces: None,
             waits: Some(Waits { place, until_unix_nanos: at.wall.saturating_add(left) }),
-            unenforced: Vec::new(),
-            run: None,
-            since_unix_nanos: self.since,
+            ..Reservation::new(self.handle, asked, State::Waiting, self.since)
         }
     }
 

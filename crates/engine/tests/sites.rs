@@ -300,3 +300,19 @@ fn a_node_that_serves_a_site_is_not_made_a_job() {
     assert_eq!(error.to_string(), words);
     assert_eq!(serves(world.engine.book(), "n1"), Some((handle, "shop".into())));
 }
+
+// Goal: a reservation that goes from one node of a site to another leaves the first, for those who ask the broker now and for
+// the one that begins from its snapshot.
+#[test]
+fn who_serves_another_node_than_before_serves_the_first_no_more() {
+    let mut world = World::star(2);
+    add(&mut world, "shop", 1).unwrap();
+    let handle = world.reserve("a", node("shop", "n1")).unwrap();
+    let call = Call::Modify { handle, request: node("shop", "n2") };
+    world.call("ada", call).unwrap().unwrap();
+    let restored = Book::restore(world.engine.book().snapshot()).unwrap();
+    for book in [world.engine.book(), world.replayed().book(), &restored] {
+        assert_eq!(serves(book, "n1"), None);
+        assert_eq!(serves(book, "n2"), Some((handle, "shop".into())));
+    }
+}
