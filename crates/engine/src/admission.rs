@@ -277,7 +277,7 @@ impl Admission<'_> {
         Ok(demands)
     }
 
-    /// The same over `span`, one piece after the other.
+    /// What `grant` takes over `span`, one piece after the other: another one begins where it is to have more.
     pub fn pieces(&self, grant: &Grant, span: Span) -> Result<Vec<Piece>, Invalid> {
         let piece = |span: Span| {
             let demands = self.demands(&grant.at(span.from()))?;
@@ -324,7 +324,7 @@ impl Admission<'_> {
         self.who_is_there_first(open)
     }
 
-    /// The same nodes, those last whose agents are away: they may not be back in time, and what is reserved least is mostly
+    /// All of `nodes`, those last whose agents are away: they may not be back in time, and what is reserved least is mostly
     /// what is away longest.
     fn who_is_there_first(
         &self,
@@ -363,21 +363,15 @@ impl Admission<'_> {
 
     /// The nodes that can hold the greatest rate during `span`, if that is enough.
     pub fn choose(&self, need: &Need<'_>, count: u32, span: Span) -> Result<Placed, Unplaced> {
-        match self.best(need, count, span)? {
-            Ok(placed) if placed.rate >= need.resources.bits_per_second => Ok(placed),
-            Ok(placed) => Err(Unplaced::Slow(placed)),
-            Err(few) => Err(Unplaced::TooFew(few)),
-        }
+        let placed = self.best(need, count, span)?;
+        let is_enough = placed.rate >= need.resources.bits_per_second;
+        if is_enough { Ok(placed) } else { Err(Unplaced::Slow(placed)) }
     }
 
     /// The nodes that can hold the greatest rate during `span`: of a few, if that is enough, and
-    /// otherwise of all. To choose among all is what takes the time in a large cluster.
-    pub fn best(
-        &self,
-        need: &Need<'_>,
-        count: u32,
-        span: Span,
-    ) -> Result<Result<Placed, TooFewNodes>, Invalid> {
+    /// otherwise of all. To choose among all is what takes the time in a large cluster. The rate is not judged: nothing is
+    /// [`Unplaced::Slow`] here.
+    pub fn best(&self, need: &Need<'_>, count: u32, span: Span) -> Result<Placed, Unplaced> {
         let resources = &need.resources;
         let flows = resources.pattern.as_ref().map(|pattern| RankFlows::new(pattern, count));
         let flows = flows.transpose()?;
@@ -385,21 +379,23 @@ impl Admission<'_> {
         let enough = (count as usize).saturating_mul(for_each);
         let few: Vec<_> = self.open(span, resources).take(enough).collect();
         if few.len() < count as usize {
-            return Ok(Err(TooFewNodes { free: few.len() as u32 }));
+            return Err(Unplaced::TooFew(TooFewNodes { free: few.len() as u32 }));
         }
-        let Some(flows) = flows else { return Ok(Ok(without_flows(few))) };
+        let Some(flows) = flows else { return Ok(without_flows(few)) };
         let flows = BTreeMap::from([(count, flows)]);
         let best_of = |nodes: &[NodeIndex]| {
             let free = self.cluster.free(self.calendar, span, nodes, resources.cpu_ppm);
             let cpu = resources.cpu_ppm.max(LITTLE);
             let mut allocator = Allocator::new(self.cluster.index(), &free, &flows, cpu);
             let found = allocator.max_rate(count).cloned();
-            found.ok_or_else(|| Invalid::new("nodes", count, "a number that the pattern has"))
+            let expected = "a number that the pattern has";
+            let found = found.ok_or_else(|| Invalid::new("nodes", count, expected))?;
+            found.map_err(Unplaced::TooFew)
         };
-        let found = best_of(&few)?;
+        let found = best_of(&few);
         let suffices = |placed: &Placed| placed.rate >= resources.bits_per_second;
         if few.len() < enough || found.as_ref().is_ok_and(suffices) {
-            return Ok(found);
+            return found;
         }
         best_of(&self.open(span, resources).collect::<Vec<_>>())
     }
@@ -471,7 +467,8 @@ impl Admission<'_> {
         self.may_be_usable(node, asked) && self.counts_from(node) <= start
     }
 
-    /// The same but for when it counts.
+    /// Whether a node may be granted at some time: it is not drained and kept for nobody, and its agent, were it there, can
+    /// enforce all that is asked.
     pub fn may_be_usable(&self, node: NodeIndex, asked: &BTreeSet<Guarantee>) -> bool {
         let is_refused = self.agents.refused(node, asked).is_some();
         !self.is_out(node) && !self.is_kept(node) && !is_refused

@@ -154,7 +154,7 @@ pub struct Book {
     drained: BTreeMap<Name, Drained>,
     /// Lost ones that are to be moved, of which nothing has come yet.
     unmoved: BTreeSet<Handle>,
-    /// What they are found and counted by.
+    /// What reservations are found and counted by.
     index: Index,
     /// Greater than any handle that was given.
     next: u64,

@@ -92,7 +92,7 @@ impl Admission<'_> {
         when: When,
     ) -> Option<(WallTime, Option<Grant>)> {
         let span = Span::lasting(when.after, when.duration);
-        let placed = self.best(need, count, span).ok()?.ok()?;
+        let placed = self.best(need, count, span).ok()?;
         if placed.rate >= need.resources.bits_per_second {
             let (start, grant) = self.later(need, &placed, when)?;
             return Some((start, Some(grant)));

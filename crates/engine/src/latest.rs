@@ -10,11 +10,21 @@ use keeptime_calendar::{ResourceId, Span};
 use keeptime_model::reservation::{Ask, Grant, NodeChoice};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::WallTime;
+use keeptime_planner::placement::Placed;
 
 /// Ends that are tried: each costs what placing nodes costs, a fifth of a millisecond among a thousand.
 const ROUNDS_MAX: usize = 16;
 /// The end of what has none.
 const NEVER: WallTime = WallTime::from_unix_nanos(u64::MAX);
+
+/// What is in the way of a need during a span.
+enum InTheWay {
+    Nothing,
+    /// Something, from then on.
+    From(WallTime),
+    /// What is no matter of time.
+    Always,
+}
 
 impl Admission<'_> {
     /// The latest end, within `span` and after its start, until which `ask` would be granted from its start on. Nothing
@@ -30,9 +40,10 @@ impl Admission<'_> {
             if tried.is_empty() {
                 return None;
             }
-            match self.first_in_the_way(&need, tried)? {
-                Some(at) => tried = tried.before(at),
-                None => return tried.to().filter(|_| tried != span),
+            match self.first_in_the_way(&need, tried) {
+                InTheWay::From(at) => tried = tried.before(at),
+                InTheWay::Nothing => return tried.to().filter(|_| tried != span),
+                InTheWay::Always => return None,
             }
         }
         None
@@ -54,37 +65,44 @@ impl Admission<'_> {
         ends.get((count as usize).checked_sub(1)?).copied()
     }
 
-    /// When something is in the way of `need` first during `span`; nothing if nothing is. Nothing at all where it is not
-    /// time that is in the way.
-    fn first_in_the_way(&self, need: &Need<'_>, span: Span) -> Option<Option<WallTime>> {
+    /// What is in the way of `need` first during `span`.
+    fn first_in_the_way(&self, need: &Need<'_>, span: Span) -> InTheWay {
         let nodes = match &need.resources.nodes {
             NodeChoice::Named(names) => {
-                self.check_usable(names, &self.guarantees(&need.resources), span.from()).ok()?;
+                let asked = self.guarantees(&need.resources);
+                if self.check_usable(names, &asked, span.from()).is_err() {
+                    return InTheWay::Always;
+                }
                 names.clone()
             }
             NodeChoice::Any(count) => match self.choose(need, *count, span) {
                 Ok(placed) => self.names(&placed.nodes),
                 Err(Unplaced::Slow(placed)) => {
-                    let narrow = placed.bottleneck?;
-                    let amount = need.resources.bits_per_second.checked_mul(narrow.flows)?.get();
-                    let link = self.cluster.table(Resource::Link(narrow.direction));
-                    return self.first_lack([(link, amount)], span).map(Some);
+                    return self.link_in_the_way(need, &placed, span).into();
                 }
-                Err(Unplaced::TooFew(_) | Unplaced::Invalid(_)) => return None,
+                Err(Unplaced::TooFew(_) | Unplaced::Invalid(_)) => return InTheWay::Always,
             },
         };
-        self.first_lack_of(&need.on(nodes), span)
+        self.table_in_the_way(&need.on(nodes), span)
     }
 
-    /// When a slot table lacks something of `grant` first; nothing if none does.
-    fn first_lack_of(&self, grant: &Grant, span: Span) -> Option<Option<WallTime>> {
-        let demands = self.demands(grant).ok()?;
+    /// When the link that makes `placed` too slow for `need` lacks something first.
+    fn link_in_the_way(&self, need: &Need<'_>, placed: &Placed, span: Span) -> Option<WallTime> {
+        let narrow = placed.bottleneck?;
+        let amount = need.resources.bits_per_second.checked_mul(narrow.flows)?.get();
+        let link = self.cluster.table(Resource::Link(narrow.direction));
+        self.first_lack([(link, amount)], span)
+    }
+
+    /// What of its slot tables is in the way of `grant` first.
+    fn table_in_the_way(&self, grant: &Grant, span: Span) -> InTheWay {
+        let Ok(demands) = self.demands(grant) else { return InTheWay::Always };
         match self.calendar.fits(span, &demands) {
-            Ok(()) => Some(None),
+            Ok(()) => InTheWay::Nothing,
             Err(keeptime_calendar::Refusal::Lacks(lacks)) => {
-                lacks.iter().map(|lacks| lacks.lack.first).min().map(Some)
+                lacks.iter().map(|lacks| lacks.lack.first).min().into()
             }
-            Err(_) => None,
+            Err(_) => InTheWay::Always,
         }
     }
 
@@ -96,5 +114,11 @@ impl Admission<'_> {
     ) -> Option<WallTime> {
         let lack = |(table, amount)| self.calendar.table(table)?.lack(span, amount);
         amounts.into_iter().filter_map(lack).map(|lack| lack.first).min()
+    }
+}
+
+impl From<Option<WallTime>> for InTheWay {
+    fn from(first: Option<WallTime>) -> Self {
+        first.map_or(Self::Always, Self::From)
     }
 }

@@ -83,7 +83,7 @@ impl Admission<'_> {
                 names.clone()
             }
             NodeChoice::Any(count) => {
-                let placed = self.best(&least, *count, span).ok()?.ok()?;
+                let placed = self.best(&least, *count, span).ok()?;
                 self.names(&placed.nodes)
             }
         };

@@ -33,6 +33,16 @@ pub(super) struct Change {
     pub may_make_way: bool,
 }
 
+/// What is known of a request that may have been sent before.
+pub(super) enum Repeated {
+    /// It was not.
+    Not,
+    /// It was, and is not decided yet: this call is answered with it.
+    Undecided,
+    /// It was, and came to this.
+    Decided(Answer),
+}
+
 impl Engine {
     pub(super) fn call(&mut self, ticket: Ticket, caller: &Caller, call: Call) {
         let answer = match call {
@@ -89,8 +99,10 @@ impl Engine {
         key: RequestKey,
         request: Request,
     ) -> Result<Option<Answer>, CallError> {
-        if let Some(answer) = self.repeated(ticket, caller, &key, &request)? {
-            return Ok(answer);
+        match self.repeated(ticket, caller, &key, &request)? {
+            Repeated::Not => {}
+            Repeated::Undecided => return Ok(None),
+            Repeated::Decided(answer) => return Ok(Some(answer)),
         }
         // Nodes of sites are nobody's.
         if !matches!(request.ask, Ask::SiteNode(_)) {
@@ -158,16 +170,14 @@ impl Engine {
         }
     }
 
-    /// The answer to a request that was sent before; the outer nothing if it was not, the inner if
-    /// it still waits for agents.
-    #[expect(clippy::option_option, reason = "two different things can be missing")]
+    /// Whether a request was sent before, and what became of it. One that was refused is refused again.
     pub(super) fn repeated(
         &mut self,
         ticket: Ticket,
         caller: &Caller,
         key: &RequestKey,
         request: &Request,
-    ) -> Result<Option<Option<Answer>>, CallError> {
+    ) -> Result<Repeated, CallError> {
         let reused = |handle| CallError::KeyReused { key: key.clone(), handle };
         let is_it = |offer: &Offer| {
             matches!(offer.kind, Kind::New { .. })
@@ -179,7 +189,7 @@ impl Engine {
                 return Err(reused(*handle));
             }
             offer.tickets.push(ticket);
-            return Ok(Some(None));
+            return Ok(Repeated::Undecided);
         }
         let mut waiting = self.waiting.iter_mut().filter_map(|waiting| waiting.pending.asked_mut());
         let waiting = waiting.find(|asked| asked.is_of(&caller.user, key));
@@ -188,16 +198,16 @@ impl Engine {
                 return Err(reused(asked.handle));
             }
             asked.tickets.push(ticket);
-            return Ok(Some(None));
+            return Ok(Repeated::Undecided);
         }
-        let Some(handle) = self.book.find(&caller.user, key) else { return Ok(None) };
-        let Some(found) = self.book.reservations().get(&handle) else { return Ok(None) };
+        let Some(handle) = self.book.find(&caller.user, key) else { return Ok(Repeated::Not) };
+        let Some(found) = self.book.reservations().get(&handle) else { return Ok(Repeated::Not) };
         match &found.refusal {
             _ if !self.book.original(found).asks_the_same(request) => Err(reused(handle)),
             Some(refusal) => {
                 Err(CallError::Refused { handle: Some(handle), refusal: Box::new(refusal.clone()) })
             }
-            None => Ok(Some(Some(Answer::Reservation(Arc::clone(found))))),
+            None => Ok(Repeated::Decided(Answer::Reservation(Arc::clone(found)))),
         }
     }
 
