@@ -67,7 +67,7 @@ impl Admission<'_> {
     }
 }
 
-/// The same of another node.
+/// What `of` is of a node, of another one: its CPU, or a rate of its disk.
 fn at(of: Resource, node: NodeIndex) -> Resource {
     match of {
         Resource::Cpu(_) => Resource::Cpu(node),
