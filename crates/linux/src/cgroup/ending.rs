@@ -182,12 +182,15 @@ mod tests {
         assert_eq!(told(), expected);
         assert!(Identity::of(pid).unwrap().is_some(), "who is in no group of ours was killed");
         let real = Hierarchies::discover_any().and_then(|all| all.group(&name)).unwrap();
-        if let Err(error) = real.create().and_then(|()| real.join(pid)) {
-            program.kill().unwrap();
+        let joined = real.create().and_then(|()| real.join(pid));
+        match &joined {
+            Ok(()) => assert_eq!(told(), expected),
+            Err(_) => program.kill().unwrap(),
+        }
+        assert_eq!(program.wait().unwrap().signal(), Some(9));
+        if let Err(error) = joined {
             return crate::testing::skip(&["cgroup".into()], &error.to_string());
         }
-        assert_eq!(told(), expected);
-        assert_eq!(program.wait().unwrap().signal(), Some(9));
         with_files(&path, &[("cgroup.procs", "")]);
         group.kill_within(Duration::ZERO).unwrap();
         real.remove().unwrap();
