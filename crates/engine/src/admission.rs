@@ -15,6 +15,7 @@ use keeptime_model::extension::{Extension, ExtensionFlow};
 use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Grant, NodeChoice, Promise, Resources};
+use keeptime_model::text::one_of;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, WallTime};
 use keeptime_planner::availability::{Availability, Limit};
@@ -261,7 +262,7 @@ impl Admission<'_> {
             let names: Vec<_> = known.keys().map(Name::as_str).collect();
             let expected = match names.as_slice() {
                 [] => "an application that was registered; none is".into(),
-                names => format!("one of {}", names.join(", ")),
+                names => one_of(names),
             };
             Invalid::new("application", application, expected)
         })

@@ -16,7 +16,6 @@ use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::{Ask, Grant, NodeChoice};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::WallTime;
-use keeptime_planner::placement::Placed;
 use keeptime_planner::translate::{Options, Verdict, schedule};
 
 /// Instants that are looked at: each costs a look at every group of nodes (at most a fifth of a
@@ -94,18 +93,14 @@ impl Admission<'_> {
         let span = Span::lasting(when.after, when.duration);
         let placed = self.best(need, count, span).ok()?;
         if placed.rate >= need.resources.bits_per_second {
-            let (start, grant) = self.later(need, &placed, when)?;
+            // The user's own tables may have room later.
+            let (start, grant) = self.earliest_on(need.on(self.names(&placed.nodes)), when)?;
             return Some((start, Some(grant)));
         }
         let narrow = placed.bottleneck?;
         let amount = need.resources.bits_per_second.checked_mul(narrow.flows)?.get();
         let table = self.calendar.table(self.cluster.table(Resource::Link(narrow.direction)))?;
         Some((table.earliest_fit(when, amount)?, None))
-    }
-
-    /// When the user's own tables have room for `placed` too.
-    fn later(&self, need: &Need<'_>, placed: &Placed, when: When) -> Option<(WallTime, Grant)> {
-        self.earliest_on(need.on(self.names(&placed.nodes)), when)
     }
 
     /// The earliest time at which `count` nodes may have what each needs of its own: they have, if it is that of `when`.

@@ -9,6 +9,7 @@ use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Handle};
 use keeptime_model::site::{SiteNode, SiteSpec};
+use keeptime_model::text::one_of;
 use keeptime_pools::pool::Pool;
 
 impl Engine {
@@ -160,7 +161,7 @@ impl Engine {
         let names: Vec<_> = there.map(|there| there.spec.name.as_str()).collect();
         let expected = match names.as_slice() {
             [] => "a site that was added; none was".into(),
-            names => format!("one of {}", names.join(", ")),
+            names => one_of(names),
         };
         Invalid::new(field, site, expected)
     }
