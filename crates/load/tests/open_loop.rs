@@ -168,20 +168,21 @@ fn what_never_comes_does_not_make_a_run_longer() {
 }
 
 // Goal: the time that it takes to begin, as to start two thousand threads, makes no request late. Method: who is asked before
-// the first one takes a second to answer.
+// the first one takes longer to answer than a busy machine ever stands still.
 #[test]
 fn what_comes_before_the_first_request_makes_none_late() {
+    const BEFORE: Duration = Duration::from_secs(3);
     let server = serve(|_| Some(OK));
     let is_first = AtomicBool::new(true);
     let slow = || {
         if is_first.swap(false, Ordering::SeqCst) {
-            thread::sleep(Duration::from_secs(1));
+            thread::sleep(BEFORE);
         }
         false
     };
     let report = run(&plan(vec![server.target.clone()], 200.0, 100), &slow).unwrap();
     assert!(report.all.counts.answered > 0, "{report}");
-    assert!(report.all.lateness.unwrap().max_nanos < Nanos::from_millis(500), "{report}");
+    assert!(report.all.lateness.unwrap().max_nanos < BEFORE.into(), "{report}");
 }
 
 #[test]
