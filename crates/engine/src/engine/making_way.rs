@@ -172,8 +172,10 @@ impl Engine {
         let slower = beside.iter().map(|one| (one, self.least(one, when)));
         let elsewhere = deferred.iter().filter(|one| is_during(&one.reservation, when));
         for (one, least) in slower.chain(elsewhere.map(|one| (one, CpuPpm::default()))) {
-            let less = one.left.form().most().get().saturating_sub(least.get());
-            room.gains(self.nodes_in(one), less.into());
+            // Where it ends sooner or goes elsewhere, so does what it was extended by.
+            let more = one.reservation.grant.as_ref().map(|grant| grant.extension.cpu_ppm.get());
+            let has = one.left.form().most().get().saturating_add(more.unwrap_or_default());
+            room.gains(self.nodes_in(one), has.saturating_sub(least.get()).into());
         }
         room
     }
