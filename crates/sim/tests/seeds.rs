@@ -64,4 +64,7 @@ fn seeds_that_found_something_hold() {
     // A flow was given one bit/s more than was left, which is one too many for who asks next.
     let faults = [Kind::BrokerKills, Kind::AgentKills, Kind::Breaks, Kind::Losses, Kind::Clocks];
     must_hold(&of(1_795_727_314_002_222, 7_032, &faults));
+    // What began another time gave up more than was counted: that by which it was extended, too.
+    let faults = [Kind::AgentKills, Kind::Partitions, Kind::Delays];
+    must_hold(&of(1_796_078_939_000_006, 2_036, &faults));
 }
