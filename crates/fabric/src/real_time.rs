@@ -17,7 +17,7 @@ pub enum Priority {
     Answer = 2,
 }
 
-/// A thread that goes before ordinary ones for so much of each [`WINDOW`], and is one of them for the rest of it, however much there is
+/// A thread that goes before ordinary ones for so much of each `WINDOW`, and is one of them for the rest of it, however much there is
 /// to do: who may ask for that is not known.
 #[derive(Debug)]
 pub struct Rationed {
