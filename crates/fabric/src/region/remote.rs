@@ -90,13 +90,14 @@ impl Remote {
         deadline: Instant,
         mut ask: impl FnMut(&mut Asker, Instant) -> Result<T, Unanswered>,
     ) -> Result<T, Unanswered> {
-        let is_another = |address: &&IpAddr| **address != self.asker.address();
-        let others: Vec<IpAddr> = self.addresses.iter().filter(is_another).copied().collect();
-        if others.is_empty() {
+        let own = self.asker.address();
+        let is_another = |address: &IpAddr| *address != own;
+        if !self.addresses.iter().any(is_another) {
             return ask(&mut self.asker, deadline);
         }
         match ask(&mut self.asker, deadline.min(Instant::now() + TRY_TIME)) {
             Err(Unanswered::Silent | Unanswered::System(_)) => {
+                let others: Vec<_> = self.addresses.iter().copied().filter(is_another).collect();
                 let left = deadline.saturating_duration_since(Instant::now());
                 let each = TRY_TIME.min(left / (others.len() as u32 + 1));
                 // If none answers, it may be that this one was only held up.
