@@ -72,6 +72,8 @@ pub(crate) enum Kind {
         /// What goes back to its place in the queue if its agents do not take it, but for who is to be answered; nothing =
         /// it would not have waited.
         waits: Option<Box<Asked>>,
+        /// Until then, by the steady clock, it is offered elsewhere; nothing = it is offered for the first time.
+        elsewhere_until: Option<Nanos>,
     },
     /// A change of a reservation that is there.
     Change {

@@ -4,6 +4,7 @@
 
 mod world;
 
+use keeptime_engine::agents::{Act, Order};
 use keeptime_engine::book::{Book, Reservation};
 use keeptime_engine::refusal::Reason;
 use keeptime_engine::{Answer, Call, CallError, Event, Input, Output, Policy, Ticket};
@@ -23,7 +24,9 @@ use keeptime_model::units::{BitsPerSecond, Bytes, BytesPerSecond, CpuPpm, Nanos,
 use keeptime_planner::outline::Outline;
 use keeptime_planner::translate::{Decision, Verdict};
 use std::collections::BTreeSet;
-use world::{Manner, World, application, at, flow, goal, named, policy, refused, request, star};
+use world::{
+    Manner, SECOND, World, application, at, flow, goal, named, policy, refused, request, star,
+};
 
 #[test]
 fn what_starts_now_is_granted_when_every_agent_has_accepted() {
@@ -905,6 +908,33 @@ fn what_is_offered_on_a_node_that_goes_away_is_offered_elsewhere() {
         let at = world.topology.find_node(&found.nodes()[0]).unwrap();
         assert_eq!((found.state, at == node), (State::Active, waits));
     }
+}
+
+// Goal: who asks is answered however many nodes go, one after the other. Method: agents that say nothing; each second the one
+// that was asked last is away. Both times that agents have to answer are over then.
+#[test]
+fn what_is_offered_elsewhere_again_and_again_is_answered_in_time() {
+    let mut world = World::star(9);
+    world.agents.iter_mut().for_each(|agent| agent.manner = Manner::Silent);
+    let asked = request(NodeChoice::Any(1), 50, 0, 0, 60);
+    let ticket = world.begin("ada", Call::Reserve { key: "a".parse().unwrap(), request: asked });
+    let mut offered = BTreeSet::new();
+    let within = policy().answer_within_nanos.saturating_add(policy().answer_within_nanos);
+    for _ in 0..within.get() / SECOND {
+        assert!(!world.answers.contains_key(&ticket));
+        let told = world.outputs.iter().rev().find_map(|output| match output {
+            Output::Order { node, order: Order { act: Act::Enforce(_), .. }, .. } => Some(*node),
+            _ => None,
+        });
+        let node = told.unwrap();
+        offered.insert(node);
+        world.pass(1);
+        world.agents[node.0 as usize].session = None;
+        world.input(Input::Away { node });
+    }
+    let refusal = refused(world.answers[&ticket].clone());
+    assert!(matches!(refusal.reason, Reason::AgentsSilent(_) | Reason::NodesAway(_)), "{refusal}");
+    assert!(offered.len() > 2, "{offered:?}");
 }
 
 #[test]

@@ -67,4 +67,14 @@ fn seeds_that_found_something_hold() {
     // What began another time gave up more than was counted: that by which it was extended, too.
     let faults = [Kind::AgentKills, Kind::Partitions, Kind::Delays];
     must_hold(&of(1_796_078_939_000_006, 2_036, &faults));
+    // Who waits for agents was offered other nodes each time that one was gone: for as long as nodes went.
+    let faults = [
+        Kind::BrokerKills,
+        Kind::FullDisks,
+        Kind::Reboots,
+        Kind::Kernels,
+        Kind::Delays,
+        Kind::Losses,
+    ];
+    must_hold(&of(1_796_079_102_000_014, 6_117, &faults));
 }

@@ -135,7 +135,8 @@ impl Engine {
                 self.passes(handle, &proposal, &[]);
                 let tickets = std::mem::take(&mut asked.tickets);
                 let waits = asked.until.is_some().then(|| Box::new(asked));
-                Ok(self.offer(handle, proposal, Kind::New { replaces: None, waits }, tickets))
+                let kind = Kind::New { replaces: None, waits, elsewhere_until: None };
+                Ok(self.offer(handle, proposal, kind, tickets))
             }
             Err(Declined { denied: Denied::Invalid(invalid), .. }) => Err(invalid.into()),
             Err(Declined { denied: Denied::Refused(mut refusal), decision }) => {

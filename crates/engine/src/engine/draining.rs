@@ -16,8 +16,17 @@ use keeptime_model::drain::{DrainReason, Drained, NodeSet};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, State};
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::WallTime;
+use keeptime_model::units::{Nanos, WallTime};
 use std::collections::BTreeSet;
+
+/// What is offered may be offered again, on other nodes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Elsewhere {
+    /// The lost one whose place it takes.
+    pub replaces: Option<Handle>,
+    /// Agents have until then to answer, by the steady clock, whenever they were asked.
+    pub until: Nanos,
+}
 
 impl Engine {
     /// Who drained a node, since when and why; nothing if it is in service.
@@ -149,15 +158,16 @@ impl Engine {
     }
 
     /// What can be had in the place of what was offered, holds nothing any more, and comes to nothing for `reason`: where nodes
-    /// of it were drained, or are away, the same on others.
+    /// of it were drained, or are away, the same on others, while agents may still be asked.
     pub(super) fn plan_elsewhere(
         &mut self,
         handle: Handle,
         offered: &Proposal,
-        replaces: Option<Handle>,
+        Elsewhere { replaces, until }: Elsewhere,
         reason: &Reason,
     ) -> Option<Proposal> {
-        if !matches!(reason, Reason::NodesDrained(_) | Reason::NodesAway(_)) {
+        let is_of_nodes = matches!(reason, Reason::NodesDrained(_) | Reason::NodesAway(_));
+        if !is_of_nodes || until <= self.steady {
             return None;
         }
         let Proposal { owner, key, request, .. } = offered;
@@ -181,14 +191,14 @@ impl Engine {
         &mut self,
         handle: Handle,
         found: Proposal,
-        replaces: Option<Handle>,
+        Elsewhere { replaces, until }: Elsewhere,
         tickets: Vec<Ticket>,
     ) {
         self.explain_later(handle, found.decision.clone());
         if replaces.is_none() {
             self.passes(handle, &found, &[]);
         }
-        let kind = Kind::New { replaces, waits: None };
+        let kind = Kind::New { replaces, waits: None, elsewhere_until: Some(until) };
         if let Some(answer) = self.offer(handle, found, kind, tickets.clone()) {
             self.answer_each(tickets, &Ok(answer));
         }

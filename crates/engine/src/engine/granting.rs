@@ -1,5 +1,6 @@
 //! From an offer to a grant, or back: what agents answer, and what happens when they go.
 
+use super::draining::Elsewhere;
 use super::{Engine, Output, Ticket, Timeout, outline};
 use crate::agents::{Enforcement, Session};
 use crate::call::{Answer, CallError};
@@ -109,18 +110,21 @@ impl Engine {
     /// use, or is remembered as refused, and its callers are told why; that answer is returned too. A change goes back to what
     /// was.
     pub(super) fn give_up(&mut self, handle: Handle, reason: Reason) -> Option<Answer> {
-        let Offer { kind, proposal, tickets, .. } = self.offers.remove(&handle)?;
+        let Offer { kind, proposal, tickets, deadline, .. } = self.offers.remove(&handle)?;
         self.share_soon();
         self.was_given_back = true;
         let told = self.cluster.nodes(&proposal.grant).unwrap_or_default();
         match kind {
-            Kind::New { replaces, waits } => {
+            Kind::New { replaces, waits, elsewhere_until } => {
+                // Once more as long from when agents are to have answered first, however many nodes are gone in turn.
+                let once_more = deadline.saturating_add(self.policy.answer_within_nanos);
+                let elsewhere = Elsewhere { replaces, until: elsewhere_until.unwrap_or(once_more) };
                 self.withdraw_from(handle, told);
                 self.release(handle);
                 match waits.filter(|asked| self.may_go_back(asked, &reason)) {
                     Some(asked) => self.go_back(*asked, tickets, reason),
-                    None => match self.plan_elsewhere(handle, &proposal, replaces, &reason) {
-                        Some(found) => self.offer_elsewhere(handle, found, replaces, tickets),
+                    None => match self.plan_elsewhere(handle, &proposal, elsewhere, &reason) {
+                        Some(found) => self.offer_elsewhere(handle, found, elsewhere, tickets),
                         None => self.refuse_offered(handle, proposal, replaces, reason, tickets),
                     },
                 }

@@ -200,7 +200,7 @@ impl Engine {
     ) -> Option<Answer> {
         let next = self.take_handle();
         self.explain_later(next, proposal.decision.clone());
-        let kind = Kind::New { replaces: Some(lost), waits: None };
+        let kind = Kind::New { replaces: Some(lost), waits: None, elsewhere_until: None };
         self.offer(next, proposal, kind, tickets)
     }
 

@@ -357,13 +357,14 @@ impl Engine {
         None
     }
 
-    /// How long agents have to answer: something new is not granted when its time is over.
+    /// How long agents have to answer: something new is not granted when its time is over, nor when the time is over in
+    /// which it may be offered elsewhere.
     fn patience(&self, kind: &Kind, until: Option<WallTime>) -> Nanos {
         let within = self.policy.answer_within_nanos;
-        match (kind, until) {
-            (Kind::New { .. }, Some(until)) => within.min(until.saturating_since(self.now)),
-            _ => within,
-        }
+        let Kind::New { elsewhere_until, .. } = kind else { return within };
+        let lasts = until.map(|until| until.saturating_since(self.now));
+        let is_offered = elsewhere_until.map(|until| until.saturating_sub(self.steady));
+        [lasts, is_offered].into_iter().flatten().fold(within, Nanos::min)
     }
 
     /// Takes a proposal from the slot tables. A change that agents are asked about takes what it has and what
