@@ -19,7 +19,7 @@ use thiserror::Error;
 /// Who asks, as the door found out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// Who.
+    /// By the name of the account, as the socket or the certificate says.
     pub user: UserName,
     /// Whether the reservations of others are theirs to change.
     pub operator: bool,
@@ -40,18 +40,18 @@ pub enum Call {
     Reserve {
         /// Chosen by the client.
         key: RequestKey,
-        /// What.
+        /// On what, from when on and for how long.
         request: Request,
     },
     /// As [`Call::Reserve`], but only answers whether and when.
     Consider {
-        /// What.
+        /// As for [`Call::Reserve`].
         request: Request,
     },
     /// Puts another request in the place of a reservation's. All of it is changed, or nothing. Others make way for it, as for
     /// [`Call::Reserve`].
     Modify {
-        /// Which.
+        /// One of the caller's that is granted or active; of anybody for operators.
         handle: Handle,
         /// What is wanted instead. Without a start, that of the reservation stays.
         request: Request,
@@ -59,7 +59,7 @@ pub enum Call {
     /// As [`Call::Modify`], in turn: not within a second of another job's change on one of its nodes, and nobody makes way. What
     /// a controller asks for by itself.
     Correct {
-        /// Which.
+        /// As for [`Call::Modify`].
         handle: Handle,
         /// What is wanted instead.
         request: Request,
@@ -67,19 +67,19 @@ pub enum Call {
     /// Gives a running program more than was reserved for it, or takes it back: its nodes and its
     /// time stay. Replaces what it was given so before.
     Extend {
-        /// Which.
+        /// As for [`Call::Modify`].
         handle: Handle,
-        /// What.
+        /// All that it has beside what is reserved; an empty one takes everything back.
         extension: Extension,
     },
     /// Gives everything back.
     Cancel {
-        /// Which.
+        /// Granted, active, waiting for room, or being decided; of the caller, or of anybody for operators.
         handle: Handle,
     },
     /// Gives everything back: the run that it was for is over.
     Finish {
-        /// Which.
+        /// Granted or active, also while it is being changed.
         handle: Handle,
         /// How that ended.
         run: RunEnd,
@@ -97,19 +97,19 @@ pub enum Call {
     },
     /// The holder of a reservation lives: its lease begins anew.
     Keep {
-        /// Which.
+        /// Granted or active, also while it is being changed. It need not have a lease.
         handle: Handle,
     },
     /// A run with the reservation took so long. Promises follow what runs took.
     Report {
-        /// Which.
+        /// An active one.
         handle: Handle,
-        /// How long.
+        /// From the beginning of one result to its end; more than 0.
         actual: Nanos,
     },
     /// Explains how a goal would be decided, step by step. Nothing is reserved.
     Explain {
-        /// What.
+        /// One that asks for a goal.
         request: Request,
     },
     /// Makes a web site known, or describes it anew. Operators only.
@@ -119,20 +119,20 @@ pub enum Call {
     },
     /// Removes a web site when its nodes are drained. Operators only.
     RemoveSite {
-        /// Which.
+        /// One that is known and is not being removed.
         site: Name,
     },
     /// Takes nodes out of service: nothing new comes to them, and what they have stays. Operators only. Said again, it
     /// gives another reason.
     Drain {
-        /// Which.
+        /// Of the cluster; with one that it does not have, none is drained.
         nodes: NodeSet,
-        /// Why.
+        /// What users are told who ask for these nodes.
         reason: DrainReason,
     },
     /// Lets nodes be had again that were drained. Operators only.
     Resume {
-        /// Which.
+        /// As for [`Call::Drain`]; those that are in service stay so.
         nodes: NodeSet,
     },
 }
@@ -152,7 +152,7 @@ pub enum Answer {
         from: WallTime,
         /// Until when; nothing = without an end.
         until: Option<WallTime>,
-        /// What.
+        /// On which nodes, with how much of each.
         grant: Box<Grant>,
     },
     /// So a goal would be decided.
@@ -183,7 +183,7 @@ pub enum CallError {
     /// It belongs to somebody else.
     #[error("{handle} belongs to {owner}")]
     NotYours {
-        /// Which.
+        /// Somebody else's.
         handle: Handle,
         /// To whom.
         owner: UserName,
@@ -191,13 +191,13 @@ pub enum CallError {
     /// Only operators may do this.
     #[error("only operators may {what}")]
     OperatorsOnly {
-        /// What.
+        /// What was asked for, to be read after "may".
         what: &'static str,
     },
     /// It is over.
     #[error("{handle} is {state}")]
     Over {
-        /// Which.
+        /// One that was ended, given back, lost or refused.
         handle: Handle,
         /// Since then.
         state: State,
@@ -205,13 +205,13 @@ pub enum CallError {
     /// It waits for room: there is nothing yet that could be kept or changed.
     #[error("{handle} waits for room, and can only be cancelled")]
     Waits {
-        /// Which.
+        /// One that has no nodes yet.
         handle: Handle,
     },
     /// It is being granted or changed; to be tried again.
     #[error("{handle} is being changed; try again")]
     Busy {
-        /// Which.
+        /// One whose agents have not answered yet.
         handle: Handle,
     },
     /// It is another job's turn; to be tried again.
@@ -219,9 +219,9 @@ pub enum CallError {
         "{handle} waits for its turn, {wait} at the least: another job of its nodes was just changed, or comes first"
     )]
     NotYet {
-        /// Which.
+        /// One that shares a node with what was changed.
         handle: Handle,
-        /// How long.
+        /// Asked sooner, it is answered so again.
         wait: Nanos,
     },
     /// The key was used for another request.

@@ -43,14 +43,14 @@ pub enum Event {
     },
     /// A reservation was changed.
     Modified {
-        /// Which.
+        /// Granted or active, and what it was before.
         handle: Handle,
         /// By whom, and what it is now.
         modified: Box<Modified>,
     },
     /// The time of a reservation came, and all agents have it.
     Started {
-        /// Which.
+        /// Granted until now; active from now on.
         handle: Handle,
         /// Nodes whose agents enforce none of it. Older records do not tell.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -58,33 +58,33 @@ pub enum Event {
     },
     /// Its time was over.
     Ended {
-        /// Which.
+        /// Granted or active until now.
         handle: Handle,
     },
     /// The run that it was for is over: it was given back.
     Finished {
-        /// Which.
+        /// Granted or active until now.
         handle: Handle,
         /// How that ended.
         run: RunEnd,
     },
     /// Somebody gave it back.
     Cancelled {
-        /// Which.
+        /// Granted or active until now.
         handle: Handle,
-        /// Who.
+        /// Its owner or an operator.
         by: UserName,
     },
     /// Its holder said nothing for its lease: it was given back.
     Abandoned {
-        /// Which.
+        /// One that has a lease; granted or active until now.
         handle: Handle,
     },
     /// A run with it took so long.
     Ran {
-        /// Which.
+        /// An active one, which goes on.
         handle: Handle,
-        /// How long.
+        /// Of one result, as the run said.
         actual_nanos: Nanos,
         /// What that says of its application, if it was granted for a goal.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,16 +92,16 @@ pub enum Event {
     },
     /// An agent could not enforce it.
     Failed {
-        /// Which.
+        /// Granted or active until now.
         handle: Handle,
-        /// Where.
+        /// Where its agent runs.
         node: Name,
         /// Why, in the agent's words.
         why: String,
     },
     /// A node of it went away.
     Lost {
-        /// Which.
+        /// Granted or active until now.
         handle: Handle,
         /// The node.
         node: Name,
@@ -110,7 +110,7 @@ pub enum Event {
     },
     /// It was over long ago, and its key can be used again.
     Forgotten {
-        /// Which.
+        /// One that is over; it may be granted no more.
         handle: Handle,
     },
     /// A web site is to have nodes, or is described anew.
@@ -120,26 +120,26 @@ pub enum Event {
     },
     /// A web site is to be removed when its nodes are drained.
     SiteLeaving {
-        /// Which.
+        /// One that was added.
         site: Name,
     },
     /// A web site has no nodes any more, and is gone.
     SiteRemoved {
-        /// Which.
+        /// One that was to be removed.
         site: Name,
     },
     /// Nothing new comes to these nodes, and what they have stays; or another reason was given for that.
     Drained {
-        /// Which.
+        /// Those of the named ones for which that is new, at least one.
         nodes: BTreeSet<Name>,
         /// Who said so.
         by: UserName,
-        /// Why.
+        /// In the words of who said so.
         reason: DrainReason,
     },
     /// These nodes, which were drained, are to be had again.
     Resumed {
-        /// Which.
+        /// Those of the named ones that were drained.
         nodes: BTreeSet<Name>,
         /// Who said so.
         by: UserName,

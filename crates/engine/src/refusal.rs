@@ -17,7 +17,7 @@ pub const NAMED_MAX: usize = 8;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Refusal {
-    /// Why.
+    /// The first thing that was in the way.
     pub reason: Reason,
     /// What is short, where the reason does not name it: at most [`NAMED_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -53,11 +53,11 @@ pub struct Refusal {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DrainedNode {
-    /// Which.
+    /// One that the request would have needed.
     pub node: Name,
     /// Who said why.
     pub by: UserName,
-    /// Why.
+    /// In their words.
     pub reason: DrainReason,
 }
 
@@ -65,7 +65,7 @@ pub struct DrainedNode {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WithoutMechanism {
-    /// Which.
+    /// One that was named or would have been taken.
     pub node: Name,
     /// What was asked for.
     pub asked: CpuMechanism,
@@ -129,9 +129,9 @@ pub enum Reason {
     NodesDrained(Vec<DrainedNode>),
     /// These nodes cannot enforce what is asked of them.
     NotEnforced {
-        /// What.
+        /// What kind of promise.
         asked: Guarantee,
-        /// Which.
+        /// As many as are named.
         nodes: Vec<Name>,
     },
     /// It starts too far ahead.
@@ -162,7 +162,7 @@ pub enum Reason {
     },
     /// The agent of a node cannot enforce it.
     AgentRefused {
-        /// Which.
+        /// Where it runs.
         node: Name,
         /// In its own words.
         why: String,
@@ -177,7 +177,7 @@ pub enum Reason {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Beyond {
-    /// What.
+    /// Of CPU, or of a disk, either way.
     pub share: NodeShare,
     /// How much of it, in the user's words.
     pub asked: String,

@@ -60,9 +60,9 @@ pub enum Input {
     Call {
         /// For the answer.
         ticket: Ticket,
-        /// Who.
+        /// As the door found out.
         caller: Caller,
-        /// What.
+        /// What it asks for.
         call: Box<Call>,
     },
     /// An agent has connected.
@@ -98,19 +98,19 @@ pub enum Input {
     Disconnected {
         /// Of which node.
         node: NodeIndex,
-        /// Which.
+        /// One that is no longer that of its node changes nothing.
         session: Session,
     },
     /// The node of an agent is known to be gone: nobody waits for the rest of its lease. It comes back with a new
     /// connection.
     Away {
-        /// Which.
+        /// Connected or not.
         node: NodeIndex,
     },
     /// Nobody listens to the answer of a call any more. One that waits for room, or until others are slower, need not be
     /// granted.
     Gone {
-        /// Which.
+        /// Of a call that was not answered yet; others are ignored.
         ticket: Ticket,
     },
     /// Time has passed.
@@ -126,7 +126,7 @@ pub enum Output {
         node: NodeIndex,
         /// On this connection.
         session: Session,
-        /// What.
+        /// What to do, with its number: the agent answers with that.
         order: Order,
     },
     /// An agent is given up: this connection is to be ended, so that the agent, if it lives, comes back
