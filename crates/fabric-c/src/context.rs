@@ -3,7 +3,7 @@
 use crate::arguments::{Time, borrowed, is_so, known, output, owned, text};
 use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
 use crate::types::ConfigFields;
-use fabric::{Callers, Config, Context, Protocol, Wait};
+use fabric::{Callers, Config, Context, DAEMON_VARIABLE, Protocol, WAIT_VARIABLE, Wait};
 use std::net::SocketAddr;
 use std::ptr::addr_of;
 use std::time::Duration;
@@ -59,14 +59,17 @@ pub unsafe extern "C" fn ktf_context_close_within(context: *mut Context, timeout
 /// A field is only looked at if the mask has it: a program that was compiled with an older header
 /// has none of those that came later.
 unsafe fn config_of(fields: *const ConfigFields) -> Result<Config, Failure> {
-    let mut config = Config::from_environment()?;
     if fields.is_null() {
-        return Ok(config);
+        return Ok(Config::from_environment()?);
     }
     // SAFETY: the caller says that the struct has every field up to the last that its mask names;
     // the mask itself is always there.
+    let mask = known(unsafe { addr_of!((*fields).field_mask).read() }, ALL)?;
+    let variables = [(DIRECTORY, DAEMON_VARIABLE), (WAIT, WAIT_VARIABLE)];
+    let set = variables.map(|(bit, variable)| (mask & bit != 0).then_some(variable));
+    let mut config = Config::from_environment_but(&set.into_iter().flatten().collect::<Vec<_>>())?;
+    // SAFETY: as above.
     unsafe {
-        let mask = known(addr_of!((*fields).field_mask).read(), ALL)?;
         if mask & DIRECTORY != 0 {
             config.directory = text(addr_of!((*fields).directory).read(), "directory")?.into();
         }

@@ -75,7 +75,8 @@ fn runs(mut command: Command, says: &str) {
 fn every_function_does_what_the_header_says() {
     let name = format!("c-{}", std::process::id());
     let _daemon = daemon(&name);
-    let mut command = Command::new(compiled("tests/c/everything.c", "everything", &[]));
+    let mut command =
+        Command::new(compiled("tests/c/everything.c", "everything", &["-D_GNU_SOURCE"]));
     command.arg(&name);
     runs(command, "all is well");
 }
@@ -90,7 +91,7 @@ fn no_memory_is_lost_or_used_wrongly() {
     }
     let name = format!("c-valgrind-{}", std::process::id());
     let _daemon = daemon(&name);
-    let program = compiled("tests/c/everything.c", "everything-checked", &[]);
+    let program = compiled("tests/c/everything.c", "everything-checked", &["-D_GNU_SOURCE"]);
     let mut command = Command::new("valgrind");
     command.args(["--quiet", "--error-exitcode=9", "--leak-check=full"]);
     command.args(["--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]);

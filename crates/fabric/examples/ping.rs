@@ -26,7 +26,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         let resource = context.register(attrs! { "example" => "ping", "role" => "answers" })?;
         loop {
             match resource.recv(Match::tag(ASK.0)) {
-                // Whoever does not take an answer at once, or is gone, is not waited for.
+                // Whoever does not take an answer at once is not waited for.
                 Ok(question) => drop(resource.try_send(question.from, Tag(ANSWER), question.data)),
                 // An answer that did not arrive: whoever asked has gone meanwhile.
                 Err(RecvError::Undelivered(_)) => {}

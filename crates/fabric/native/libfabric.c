@@ -220,8 +220,9 @@ static int connect_end(native_end *end, const void *bytes, size_t length)
 
 static int receive(native_end *end, uint32_t slot)
 {
-    return (int)fi_recv(end->endpoint, native_slot(&end->slots, slot), end->slots.slot_size, local_key(end),
-                        FI_ADDR_UNSPEC, &end->contexts[slot]);
+    ssize_t failed = fi_recv(end->endpoint, native_slot(&end->slots, slot), end->slots.slot_size,
+                             local_key(end), FI_ADDR_UNSPEC, &end->contexts[slot]);
+    return failed == -FI_EAGAIN ? 1 : (int)failed;
 }
 
 static int send_slot(native_end *end, uint32_t slot, size_t length)

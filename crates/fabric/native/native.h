@@ -37,7 +37,7 @@ typedef struct {
     long (*address)(native_end *end, void *bytes, size_t most);
     /* From what the other end's `address` wrote. Only after 0 may be sent; 1: the other end is on another network. */
     int (*connect)(native_end *end, const void *bytes, size_t length);
-    /* Slots are filled in the order in which they were given. */
+    /* Slots are filled in the order in which they were given. 0: taken; 1: not now, there has to be progress. */
     int (*receive)(native_end *end, uint32_t slot);
     /* Sends the first `length` bytes of a slot. 0: taken; 1: not now, there has to be progress. */
     int (*send)(native_end *end, uint32_t slot, size_t length);

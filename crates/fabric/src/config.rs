@@ -89,13 +89,26 @@ pub struct Config {
     pub close_time: Duration,
 }
 
+/// The name of the node's daemon, where a variable or an option says it: the usual one if that is empty.
+pub fn daemon_name(said: &str) -> String {
+    if said.is_empty() { DEFAULT_NAME } else { said }.into()
+}
+
 impl Config {
     /// The usual one, but for what the program's environment says: [`DAEMON_VARIABLE`] and [`WAIT_VARIABLE`].
     ///
     /// # Errors
     /// If that cannot be.
     pub fn from_environment() -> Result<Self, OpenError> {
-        Self::from_variables(|name| env::var_os(name))
+        Self::from_environment_but(&[])
+    }
+
+    /// The same, but for these variables: what they are about is set in the program.
+    ///
+    /// # Errors
+    /// As for [`Self::from_environment`].
+    pub fn from_environment_but(set: &[&str]) -> Result<Self, OpenError> {
+        Self::from_variables(|name| if set.contains(&name) { None } else { env::var_os(name) })
     }
 
     fn from_variables(says: impl Fn(&str) -> Option<OsString>) -> Result<Self, OpenError> {

@@ -9,8 +9,9 @@ use keeptime_dht::client::{Client, Found};
 use keeptime_dht::misses::Misses;
 use keeptime_dht::server::Server;
 use keeptime_fabric::directory::DEFAULT_NAME;
-use keeptime_fabric::{Callers, Config, DAEMON_VARIABLE};
+use keeptime_fabric::{Callers, Config, DAEMON_VARIABLE, daemon_name};
 use nix::sys::signal::{SigSet, Signal};
+use std::convert::Infallible;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -32,9 +33,10 @@ struct Place {
     name: String,
     /// The directory to ask, as the --name of the node's keeptime-fabricd
     #[arg(long, value_name = "NAME", env = DAEMON_VARIABLE, default_value = DEFAULT_NAME, global = true)]
+    #[arg(value_parser = |said: &str| Ok::<_, Infallible>(daemon_name(said)))]
     directory: String,
-    /// Where other nodes reach this program; 0.0.0.0: on every network of the node
-    #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:0", global = true)]
+    /// Where other nodes reach this program; [::]: on every network of the node, that of IPv4 too
+    #[arg(long, value_name = "IP:PORT", default_value = "[::]:0", global = true)]
     listen: SocketAddr,
     /// Speak with programs of every user, not of this one and root alone
     #[arg(long, global = true)]

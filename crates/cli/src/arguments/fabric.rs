@@ -2,10 +2,11 @@
 
 use super::manual;
 use clap::{Args, Subcommand, ValueEnum};
-use keeptime_fabric::DAEMON_VARIABLE;
 use keeptime_fabric::directory::DEFAULT_NAME;
 use keeptime_fabric::echo::BYTES_MOST;
+use keeptime_fabric::{DAEMON_VARIABLE, daemon_name};
 use keeptime_model::units::Nanos;
+use std::convert::Infallible;
 
 #[derive(Debug, Subcommand)]
 pub enum FabricCommand {
@@ -34,6 +35,7 @@ pub enum FabricCommand {
 pub struct FabricPlace {
     /// The directory to ask, as the --name of the node's keeptime-fabricd
     #[arg(long, value_name = "NAME", env = DAEMON_VARIABLE, default_value = DEFAULT_NAME)]
+    #[arg(value_parser = |said: &str| Ok::<_, Infallible>(daemon_name(said)))]
     pub directory: String,
     /// Print JSON instead of text
     #[arg(long)]

@@ -685,6 +685,21 @@ static void listening(const char *directory)
 	ktf_context_close(context);
 }
 
+/* Variables count where fields are not set, and are not looked at where they are. */
+static void said_by_variables(const char *directory)
+{
+	ktf_config config = { .field_mask = KTF_CONFIG_DIRECTORY };
+	ktf_context *context = NULL;
+
+	CHECK(setenv("KEEPTIME_FABRIC_WAIT", "often", 1) == 0);
+	config.directory = directory;
+	CHECK(ktf_context_open(&config, &context) == KTF_INVALID && !context);
+	config.field_mask |= KTF_CONFIG_WAIT;
+	CHECK(ktf_context_open(&config, &context) == KTF_OK);
+	ktf_context_close(context);
+	CHECK(unsetenv("KEEPTIME_FABRIC_WAIT") == 0);
+}
+
 /* At most 32 attributes, and 256 bytes of a name. */
 static void too_long_or_too_many(ktf_context *context)
 {
@@ -810,6 +825,7 @@ int main(int count, char **words)
 	CHECK(count == 2);
 	versions(words[1]);
 	listening(words[1]);
+	said_by_variables(words[1]);
 	for (int shared_memory = 1; shared_memory >= 0; shared_memory--) {
 		here = open_context(words[1], shared_memory);
 		there = open_context(words[1], shared_memory);

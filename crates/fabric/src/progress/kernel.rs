@@ -2,7 +2,7 @@
 
 use super::Work;
 use super::sleepers::{Room, Sleeper};
-use keeptime_locks::{lock, try_lock};
+use keeptime_locks::{lock, try_lock, unpoisoned};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -12,7 +12,7 @@ use std::ops::DerefMut;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU32, fence};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
@@ -38,9 +38,19 @@ pub struct Heard {
 /// A thread that may sleep, and how it is woken.
 #[derive(Debug)]
 pub struct Parker {
-    thread: Thread,
+    rest: Rest,
     woken: AtomicU32,
     place: AtomicU32,
+}
+
+/// What a thread sleeps on that is not woken by what is watched.
+#[derive(Debug)]
+enum Rest {
+    /// Its own handle.
+    Thread(Thread),
+    /// It ends, and its own data are gone, the handle with them: destructors of C++ and what is called at a process's exit
+    /// may still call.
+    Late { unparked: Mutex<bool>, bell: Condvar },
 }
 
 /// What the bell is watched as. Others may use smaller numbers.
@@ -142,13 +152,19 @@ impl Parker {
         thread_local! {
             static CURRENT: RefCell<Option<Arc<Parker>>> = const { RefCell::new(None) };
         }
-        CURRENT.with_borrow_mut(|current| {
-            let new = || {
-                let (woken, place) = (AtomicU32::new(0), AtomicU32::new(0));
-                Arc::new(Self { thread: thread::current(), woken, place })
-            };
-            current.get_or_insert_with(new).clone()
+        let kept = |current: &RefCell<Option<Arc<Self>>>| {
+            let new = || Self::resting_on(Rest::Thread(thread::current()));
+            current.borrow_mut().get_or_insert_with(new).clone()
+        };
+        CURRENT.try_with(kept).unwrap_or_else(|_| {
+            let (unparked, bell) = (Mutex::new(false), Condvar::new());
+            Self::resting_on(Rest::Late { unparked, bell })
         })
+    }
+
+    fn resting_on(rest: Rest) -> Arc<Self> {
+        let (woken, place) = (AtomicU32::new(0), AtomicU32::new(0));
+        Arc::new(Self { rest, woken, place })
     }
 }
 
@@ -164,10 +180,66 @@ impl Sleeper for Parker {
     }
 
     fn park(&self, most: Option<Duration>) {
-        most.map_or_else(thread::park, thread::park_timeout);
+        match &self.rest {
+            Rest::Thread(_) => most.map_or_else(thread::park, thread::park_timeout),
+            Rest::Late { unparked, bell } => {
+                let (unparked, is_parked) = (lock(unparked), |unparked: &mut bool| !*unparked);
+                let mut unparked = match most {
+                    None => unpoisoned(bell.wait_while(unparked, is_parked)),
+                    Some(most) => unpoisoned(bell.wait_timeout_while(unparked, most, is_parked)).0,
+                };
+                *unparked = false;
+            }
+        }
     }
 
     fn unpark(&self) {
-        self.thread.unpark();
+        match &self.rest {
+            Rest::Thread(thread) => thread.unpark(),
+            Rest::Late { unparked, bell } => {
+                *lock(unparked) = true;
+                bell.notify_one();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// Longer than the thread takes to be woken.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Goal: what a thread ends last may sleep still, and is woken. Method: it is begun before the library's own data of the
+    /// thread, and so ends after that. A panic there would end the process.
+    #[test]
+    fn a_thread_that_ends_may_sleep() {
+        struct EndsLast(mpsc::Sender<Arc<Parker>>);
+        impl Drop for EndsLast {
+            fn drop(&mut self) {
+                let parker = Parker::current();
+                parker.park(Some(Duration::from_millis(1)));
+                let _ = self.0.send(parker.clone());
+                while parker.woken.load(SeqCst) == 0 {
+                    parker.park(Some(LONG));
+                }
+            }
+        }
+        thread_local! {
+            static HELD: RefCell<Option<EndsLast>> = const { RefCell::new(None) };
+        }
+        let (tells, told) = mpsc::channel();
+        let ends = thread::spawn(move || {
+            HELD.set(Some(EndsLast(tells)));
+            Parker::current()
+        });
+        let parker = told.recv_timeout(LONG).unwrap();
+        parker.woken.store(1, SeqCst);
+        parker.unpark();
+        let before = ends.join().unwrap();
+        assert!(matches!(before.rest, Rest::Thread(_)));
+        assert!(matches!(parker.rest, Rest::Late { .. }));
     }
 }

@@ -107,6 +107,8 @@ pub struct End {
     /// Slots with what is to be sent, and its length: it has no other end yet, or the library could not
     /// take them.
     waiting: VecDeque<(u32, usize)>,
+    /// Slots to receive with that the library could not take yet.
+    empty: VecDeque<u32>,
 }
 
 // SAFETY: the library's end may be used by any thread, by one at a time: what changes it takes `&mut`,
@@ -145,11 +147,9 @@ impl End {
             tracing::warn!(%why, "{name}: not over the network that it thinks best");
         }
         let slots = Slots::new();
-        let (connected, waiting) = (false, VecDeque::new());
-        let mut end = Self { library, table, raw, memory, slots, connected, waiting };
-        for slot in 0..OF_EACH as u32 {
-            end.receive(slot).map_err(io::Error::other)?;
-        }
+        let (connected, waiting, empty) = (false, VecDeque::new(), (0..OF_EACH as u32).collect());
+        let mut end = Self { library, table, raw, memory, slots, connected, waiting, empty };
+        end.receive_waiting().map_err(io::Error::other)?;
         Ok(end)
     }
 
@@ -268,7 +268,8 @@ impl End {
     /// # Errors
     /// If the library refuses.
     pub fn give_back(&mut self) -> Result<(), Broken> {
-        self.slots.give_back().map_or(Ok(()), |slot| self.receive(slot))
+        self.empty.extend(self.slots.give_back());
+        self.receive_waiting()
     }
 
     /// Has the library work.
@@ -283,13 +284,14 @@ impl End {
         };
         let told = self.checked("working", result)? as usize;
         done[..told].iter().for_each(|done| self.slots.done(done.slot, done.length));
+        self.receive_waiting()?;
         self.send_waiting()
     }
 
     /// The caller is going to sleep. Returns false if it should not.
     pub fn falls_asleep(&mut self) -> bool {
         // SAFETY: asks the library.
-        unsafe { (self.table.sleep)(self.raw.as_ptr()) == 1 }
+        self.empty.is_empty() && unsafe { (self.table.sleep)(self.raw.as_ptr()) == 1 }
     }
 
     /// Whether there is room for a frame.
@@ -302,10 +304,17 @@ impl End {
         self.slots.is_all_sent()
     }
 
-    fn receive(&mut self, slot: u32) -> Result<(), Broken> {
-        // SAFETY: a slot that the library does not have, until it is done with it.
-        let result = unsafe { (self.table.receive)(self.raw.as_ptr(), slot) };
-        self.checked("receiving", result).map(drop)
+    /// Gives the library the slots to receive with that it takes now.
+    fn receive_waiting(&mut self) -> Result<(), Broken> {
+        while let Some(slot) = self.empty.front().copied() {
+            // SAFETY: a slot that the library does not have, until it is done with it.
+            let result = unsafe { (self.table.receive)(self.raw.as_ptr(), slot) };
+            if self.checked("receiving", result)? != 0 {
+                break;
+            }
+            self.empty.pop_front();
+        }
+        Ok(())
     }
 
     fn place(&self, slot: u32) -> *mut u8 {
