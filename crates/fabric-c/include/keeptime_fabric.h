@@ -209,7 +209,9 @@ typedef struct ktf_undelivered {
 typedef enum ktf_event_kind {
 	KTF_APPEARED = 1,
 	KTF_DISAPPEARED = 2,
-	KTF_MISSED = 3,	/* more happened than was kept, 65536 events: look at everything anew */
+	KTF_MISSED = 3,	/* more happened than was kept, 65536 events: look at everything anew; or the node's
+			 * daemon was started again and refuses the question: then nothing more is told, and
+			 * ktf_watch_open() says why or watches anew */
 	KTF_WOKEN = 4	/* nothing happened: ktf_watch_wake() was called */
 } ktf_event_kind;
 

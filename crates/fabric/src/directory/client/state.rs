@@ -122,6 +122,11 @@ impl State {
         if self.registrations.answered(number, outcome.is_ok()) {
             return;
         }
+        if outcome.is_err() && self.subscriptions.is_watched(number) {
+            // An earlier server took it. Its watchers see that it is gone, and whoever waits for an answer asks anew.
+            self.subscriptions.forget(number);
+            return;
+        }
         let asked = self.asked.close(number);
         let is_awaited = asked.is_some() || self.subscriptions.has(number);
         // Here, and not where it is waited for: the next server may be told before that thread is
@@ -142,6 +147,23 @@ mod tests {
     use super::*;
     use crate::attrs;
     use crate::id::ContextId;
+
+    /// A watcher that hears nothing more has to know.
+    #[test]
+    fn a_later_server_that_refuses_what_is_watched_is_told_of_at_once() {
+        let mut state = State::default();
+        let [watched, other] =
+            ["a", "b"].map(|value| state.subscription(&attrs! { "name" => value }));
+        state.subscriptions.watch(watched).unwrap();
+        for number in [watched, other] {
+            state.answered(number, Err("there are too many".into()));
+        }
+        assert!(state.subscriptions.of(watched).is_none());
+        assert_eq!(state.asked.take_answer(watched), None);
+        // Who waits for the answer takes it, and forgets the question.
+        assert!(state.subscriptions.of(other).is_some());
+        assert_eq!(state.asked.take_answer(other), Some(Err("there are too many".into())));
+    }
 
     /// After some four thousand million questions: an answer would be taken for that of another.
     #[test]

@@ -37,6 +37,11 @@ impl Subscriptions {
         self.all.contains_key(&number)
     }
 
+    /// Whether somebody watches that of this number.
+    pub(super) fn is_watched(&self, number: u32) -> bool {
+        self.of(number).is_some_and(|subscription| !subscription.watchers.is_empty())
+    }
+
     /// That of this number.
     pub(super) fn of(&self, number: u32) -> Option<&Subscription> {
         self.all.get(&number).map(|kept| &kept.subscription)

@@ -23,7 +23,8 @@ pub enum Event {
     Appeared(Record),
     /// It is no more.
     Disappeared(ResourceId),
-    /// More happened than was kept: look at everything anew.
+    /// More happened than was kept: look at everything anew. Or the node's daemon was started again and refuses the
+    /// question: nothing more is told then, and who watches anew is told why.
     Missed,
     /// Nothing, to any resource: the watcher was woken by [`Watcher::wake`](crate::Watcher::wake).
     Woken,
