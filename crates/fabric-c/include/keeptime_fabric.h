@@ -111,8 +111,9 @@ typedef struct ktf_attribute {
 /* What a context is to be. Only fields whose bit is in field_mask are looked at; the comment of each
  * begins with what it is otherwise, as in ktf_context_open() with a null pointer. wait_nanos and
  * close_nanos are refused when they are negative: they are no timeouts. So are numbers of the others
- * that nothing is said of. Where they are not set, the variables KEEPTIME_FABRIC and KEEPTIME_FABRIC_WAIT
- * of the environment name the daemon and say how threads wait: spin, block, or a time, as in 50us. Fields
+ * that nothing is said of. Where they are not set, the variables KEEPTIME_FABRIC, KEEPTIME_FABRIC_WAIT and
+ * KEEPTIME_FABRIC_NETWORKS of the environment name the daemon, say how threads wait (spin, block, or a
+ * time, as in 50us), and name the networks. Fields
  * and bits may be added at the end. */
 typedef struct ktf_config {
 	uint64_t field_mask;		/* which of the others are set, KTF_CONFIG_... */
@@ -128,6 +129,8 @@ typedef struct ktf_config {
 					 * context's resources */
 	const char *listen;		/* "[::]:0", every interface: where others reach this
 					 * context, ADDRESS:PORT or [IPV6]:PORT; port 0: any free one */
+	const char *networks;		/* all: which of the node's networks are used, as in
+					 * "10.1.0.0/16,10.2.0.0/16": those with an address of it there */
 } ktf_config;
 
 #define KTF_CONFIG_DIRECTORY UINT64_C(1)
@@ -139,6 +142,7 @@ typedef struct ktf_config {
 #define KTF_CONFIG_BETWEEN_NODES UINT64_C(64)
 #define KTF_CONFIG_CALLERS UINT64_C(128)
 #define KTF_CONFIG_LISTEN UINT64_C(256)
+#define KTF_CONFIG_NETWORKS UINT64_C(512)
 
 /* A buffer that is given away. Only fields whose bit is in field_mask are looked at: without data the
  * message is empty, and without release nobody frees it, as is right for what lasts as long as the

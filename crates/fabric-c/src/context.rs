@@ -3,7 +3,10 @@
 use crate::arguments::{Time, borrowed, is_so, known, output, owned, text};
 use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
 use crate::types::ConfigFields;
-use fabric::{Callers, Config, Context, DAEMON_VARIABLE, Protocol, WAIT_VARIABLE, Wait};
+use fabric::{
+    Callers, Config, Context, DAEMON_VARIABLE, NETWORKS_VARIABLE, Protocol, WAIT_VARIABLE, Wait,
+    parse_networks,
+};
 use std::net::SocketAddr;
 use std::ptr::addr_of;
 use std::time::Duration;
@@ -17,7 +20,8 @@ const PROGRESS_THREAD: u64 = 32;
 const BETWEEN_NODES: u64 = 64;
 const CALLERS: u64 = 128;
 const LISTEN: u64 = 256;
-const ALL: u64 = 511;
+const NETWORKS: u64 = 512;
+const ALL: u64 = 1023;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ktf_context_open(
@@ -65,7 +69,8 @@ unsafe fn config_of(fields: *const ConfigFields) -> Result<Config, Failure> {
     // SAFETY: the caller says that the struct has every field up to the last that its mask names;
     // the mask itself is always there.
     let mask = known(unsafe { addr_of!((*fields).field_mask).read() }, ALL)?;
-    let variables = [(DIRECTORY, DAEMON_VARIABLE), (WAIT, WAIT_VARIABLE)];
+    let variables =
+        [(DIRECTORY, DAEMON_VARIABLE), (WAIT, WAIT_VARIABLE), (NETWORKS, NETWORKS_VARIABLE)];
     let set = variables.map(|(bit, variable)| (mask & bit != 0).then_some(variable));
     let mut config = Config::from_environment_but(&set.into_iter().flatten().collect::<Vec<_>>())?;
     // SAFETY: as above.
@@ -106,6 +111,11 @@ unsafe fn config_of(fields: *const ConfigFields) -> Result<Config, Failure> {
         }
         if mask & LISTEN != 0 {
             config.listen = address(text(addr_of!((*fields).listen).read(), "listen")?)?;
+        }
+        if mask & NETWORKS != 0 {
+            let said = text(addr_of!((*fields).networks).read(), "networks")?;
+            let failed = |error| Failure::invalid(format!("networks is {said:?}: {error}"));
+            config.networks = parse_networks(said).map_err(failed)?;
         }
     }
     Ok(config)

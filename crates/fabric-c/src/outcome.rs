@@ -141,7 +141,9 @@ impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         let outcome = match error {
             OpenError::Directory(_) => Outcome::NoDaemon,
-            OpenError::NotBuiltIn { .. } | OpenError::Environment { .. } => Outcome::Invalid,
+            OpenError::NotBuiltIn { .. }
+            | OpenError::NoNetwork { .. }
+            | OpenError::Environment { .. } => Outcome::Invalid,
             _ => Outcome::System,
         };
         Self::of(outcome, &error)

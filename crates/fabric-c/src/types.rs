@@ -34,6 +34,7 @@ pub struct ConfigFields {
     pub between_nodes: u8,
     pub callers: u8,
     pub listen: *const c_char,
+    pub networks: *const c_char,
 }
 
 /// Has a buffer back that was given away: its data, and its closure.
@@ -129,8 +130,9 @@ impl From<Id> for ResourceId {
 const _: () = {
     use std::mem::offset_of;
     assert!(size_of::<Id>() == 16 && size_of::<Attribute>() == 16);
-    assert!(size_of::<ConfigFields>() == 56 && offset_of!(ConfigFields, callers) == 43);
+    assert!(size_of::<ConfigFields>() == 64 && offset_of!(ConfigFields, callers) == 43);
     assert!(offset_of!(ConfigFields, listen) == 48);
+    assert!(offset_of!(ConfigFields, networks) == 56);
     assert!(size_of::<BufferFields>() == 40 && offset_of!(BufferFields, closure) == 32);
     assert!(size_of::<LogFields>() == 32 && offset_of!(LogFields, level) == 24);
     assert!(size_of::<MatchFields>() == 40 && offset_of!(MatchFields, from) == 16);

@@ -3,6 +3,7 @@
 use crate::directory::DEFAULT_NAME;
 use crate::door::Callers;
 use crate::error::OpenError;
+use crate::networks::{InvalidNetwork, Network};
 use crate::progress::Wait;
 use crate::transport::native::Library;
 use keeptime_model::units::Nanos;
@@ -15,6 +16,8 @@ use std::time::Duration;
 pub const DAEMON_VARIABLE: &str = "KEEPTIME_FABRIC";
 /// The one that says how threads wait: `spin`, `block`, or for how long they look before they sleep, such as `50us`.
 pub const WAIT_VARIABLE: &str = "KEEPTIME_FABRIC_WAIT";
+/// The one that names the networks to be used: as [`parse_networks`] takes them.
+pub const NETWORKS_VARIABLE: &str = "KEEPTIME_FABRIC_NETWORKS";
 
 /// What carries messages between nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +73,9 @@ pub struct Config {
     /// Where other nodes reach this context; unspecified address: on every interface, that of IPv6 over IPv4 too, which is
     /// the usual; port 0: any free one.
     pub listen: SocketAddr,
+    /// Which of the node's networks are used: those on which it has an address within one of these; empty: all. Others are
+    /// not told addresses on the rest, and called at none there. What is behind routers is reached as the kernel has it.
+    pub networks: Vec<Network>,
     /// Whose programs may send to this context's resources.
     pub callers: Callers,
     /// How threads wait.
@@ -94,8 +100,17 @@ pub fn daemon_name(said: &str) -> String {
     if said.is_empty() { DEFAULT_NAME } else { said }.into()
 }
 
+/// Networks with commas between them, such as `10.1.0.0/16,10.2.0.0/16`.
+///
+/// # Errors
+/// The first that is none.
+pub fn parse_networks(text: &str) -> Result<Vec<Network>, InvalidNetwork> {
+    text.split(',').map(|network| network.trim().parse()).collect()
+}
+
 impl Config {
-    /// The usual one, but for what the program's environment says: [`DAEMON_VARIABLE`] and [`WAIT_VARIABLE`].
+    /// The usual one, but for what the program's environment says: [`DAEMON_VARIABLE`], [`WAIT_VARIABLE`] and
+    /// [`NETWORKS_VARIABLE`].
     ///
     /// # Errors
     /// If that cannot be.
@@ -135,6 +150,14 @@ impl Config {
                 },
             };
         }
+        if let Some(value) = text(NETWORKS_VARIABLE) {
+            let (variable, value) = (NETWORKS_VARIABLE, value?);
+            let expected =
+                "networks as ADDRESS/PREFIX with commas between, such as 10.1.0.0/16,10.2.0.0/16";
+            let found = parse_networks(&value);
+            config.networks =
+                found.map_err(|_| OpenError::Environment { variable, value, expected })?;
+        }
         Ok(config)
     }
 }
@@ -144,6 +167,7 @@ impl Default for Config {
         Self {
             directory: DEFAULT_NAME.into(),
             listen: SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+            networks: Vec::new(),
             callers: Callers::default(),
             // Longer than an answer takes that is on its way, shorter than a time slice.
             wait: Wait::SpinFor(Duration::from_micros(50)),
@@ -194,6 +218,24 @@ mod tests {
             error.starts_with("KEEPTIME_FABRIC_WAIT is \"soon\": expected spin, block"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn networks_are_said_with_commas() {
+        let said = |text: &str| {
+            let of = |name: &str| (name == NETWORKS_VARIABLE).then(|| text.into());
+            Config::from_variables(of).map(|config| config.networks)
+        };
+        let two = ["10.1.0.0/16", "fd00::/64"].map(|text| text.parse().unwrap());
+        assert_eq!(said("10.1.0.0/16, fd00::/64").unwrap(), two);
+        assert_eq!(said("").unwrap(), []);
+        let error = said("10.1.0.0/16,ib0").unwrap_err().to_string();
+        assert!(error.starts_with("KEEPTIME_FABRIC_NETWORKS is \"10.1.0.0/16,ib0\""), "{error}");
+    }
+
+    #[test]
+    fn an_empty_name_is_the_usual_one() {
+        assert_eq!([daemon_name(""), daemon_name("mine")], [DEFAULT_NAME, "mine"]);
     }
 
     #[test]

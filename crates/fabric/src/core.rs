@@ -35,7 +35,7 @@ use crate::junction::Junction;
 use crate::keeper::Keeper;
 use crate::link::{Home, Link};
 use crate::listen::{Listeners, spoken};
-use crate::networks::{Network, discover};
+use crate::networks::{Divided, Network, discover, divide};
 use crate::progress::{Parker, Progress};
 use crate::random;
 use crate::turns::Turns;
@@ -51,7 +51,7 @@ use std::time::Instant;
 pub struct Core {
     id: ContextId,
     config: Config,
-    networks: Vec<Network>,
+    networks: Divided,
     junction: Junction,
     listeners: Listeners,
     progress: Progress,
@@ -95,8 +95,10 @@ impl Core {
         let progress = Progress::new(config.wait).map_err(of("descriptors to wait on"))?;
         let listeners = Listeners::new(id, config.listen, &progress).map_err(of("listening"))?;
         let listens = listeners.address().map_err(of("listening"))?;
-        let networks = discover().map_err(of("the node's interfaces"))?;
-        let addresses = reached_at(listens, &networks);
+        let found = discover().map_err(of("the node's interfaces"))?;
+        let networks = divide(found.clone(), &config.networks)
+            .map_err(|wanted| OpenError::NoNetwork { wanted, found })?;
+        let addresses = reached_at(listens, &networks.used);
         // Who it belongs to, and where, its daemon says.
         let (node, owner, callers) = (String::new(), 0, config.callers);
         let carriers = spoken(config.between_nodes, &addresses);
@@ -131,9 +133,14 @@ impl Core {
         &self.config
     }
 
-    /// The networks of its node.
+    /// The networks of its node that it uses.
     pub fn networks(&self) -> &[Network] {
-        &self.networks
+        &self.networks.used
+    }
+
+    /// Where to try to call a peer, in that order.
+    pub fn candidates(&self, peer: &[SocketAddr], same_node: bool) -> Vec<SocketAddr> {
+        self.networks.candidates(peer, same_node)
     }
 
     /// Its side of the directory.

@@ -5,6 +5,7 @@ use crate::directory::client::DirectoryError;
 use crate::frame::Reason;
 use crate::id::{ContextId, ResourceId};
 use crate::inbox::Undelivered;
+use crate::networks::Network;
 use crate::transport::Broken;
 use std::io;
 use thiserror::Error;
@@ -28,6 +29,17 @@ pub enum OpenError {
         wanted: &'static str,
         /// What there is.
         there: String,
+    },
+    /// The node is on none of the networks that are to be used.
+    #[error(
+        "no interface of this node that is up has an address on {wanted}: expected one of {}",
+        listed(found)
+    )]
+    NoNetwork {
+        /// The first of those.
+        wanted: Network,
+        /// What it is on.
+        found: Vec<Network>,
     },
     /// The program's environment says what cannot be.
     #[error("{variable} is {value:?}: expected {expected}")]
@@ -140,4 +152,10 @@ pub enum RecvError {
     /// matches.
     #[error(transparent)]
     Undelivered(#[from] Undelivered),
+}
+
+/// With commas between them.
+fn listed(networks: &[Network]) -> String {
+    let all: Vec<_> = networks.iter().map(ToString::to_string).collect();
+    all.join(", ")
 }

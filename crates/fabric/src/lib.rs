@@ -184,7 +184,10 @@ mod turns;
 
 pub use attributes::Attributes;
 pub use carriers::Carriers;
-pub use config::{Config, DAEMON_VARIABLE, Protocol, WAIT_VARIABLE, daemon_name};
+pub use config::{
+    Config, DAEMON_VARIABLE, NETWORKS_VARIABLE, Protocol, WAIT_VARIABLE, daemon_name,
+    parse_networks,
+};
 pub use context::{Context, Message, Resource, Search, Watcher};
 pub use directory::client::Event;
 pub use directory::protocol::{ContextInfo, Record};

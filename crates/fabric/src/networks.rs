@@ -18,6 +18,15 @@ pub struct Network {
     pub prefix: u32,
 }
 
+/// The networks of a node, as a program divides them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Divided {
+    /// Those that it uses.
+    pub used: Vec<Network>,
+    /// Those that it leaves to others.
+    pub left: Vec<Network>,
+}
+
 /// What is written is no network.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{text:?} is no network: expected ADDRESS/PREFIX, such as 10.1.0.2/24")]
@@ -41,6 +50,36 @@ pub fn discover() -> io::Result<Vec<Network>> {
         (!local).then_some(Network { address, prefix })
     });
     Ok(networks.collect())
+}
+
+/// Those of a node's networks that are `wanted`: with an address of the node on one of these. All, if none is named; what only
+/// means the node itself always.
+///
+/// # Errors
+/// The first of those that are wanted on which the node has no address.
+pub fn divide(found: Vec<Network>, wanted: &[Network]) -> Result<Divided, Network> {
+    let is_on = |wanted: &Network| found.iter().any(|network| wanted.has(network.address));
+    if let Some(missing) = wanted.iter().find(|wanted| !is_on(wanted)) {
+        return Err(*missing);
+    }
+    let is_used = |network: &Network| {
+        let is_wanted = wanted.iter().any(|wanted| wanted.has(network.address));
+        wanted.is_empty() || is_wanted || network.address.is_loopback()
+    };
+    let (used, left) = found.into_iter().partition(is_used);
+    Ok(Divided { used, left })
+}
+
+impl Divided {
+    /// As [`candidates`], but for addresses of another node on networks that are left to others.
+    pub fn candidates(&self, peer: &[SocketAddr], same_node: bool) -> Vec<SocketAddr> {
+        let is_on = |networks: &[Network], ip| networks.iter().any(|network| network.has(ip));
+        let mut all = candidates(&self.used, peer, same_node);
+        all.retain(|address| {
+            same_node || !is_on(&self.left, address.ip()) || is_on(&self.used, address.ip())
+        });
+        all
+    }
 }
 
 /// All addresses that this node has, of interfaces as well that are not connected now: they may be again.
@@ -165,6 +204,30 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn a_program_uses_the_networks_that_are_named() {
+        let networks = |texts: &[&str]| -> Vec<Network> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let found = networks(&["127.0.0.1/8", "10.1.0.2/16", "10.2.0.2/16", "fd00::2/64"]);
+        let divided = |wanted: &[&str]| divide(found.clone(), &networks(wanted));
+        let all = divided(&[]).unwrap();
+        assert_eq!((&all.used, all.left.len()), (&found, 0));
+        let some = divided(&["10.2.0.0/16", "fd00::/48"]).unwrap();
+        assert_eq!(some.used, networks(&["127.0.0.1/8", "10.2.0.2/16", "fd00::2/64"]));
+        assert_eq!(divided(&["10.2.0.0/16", "10.3.0.0/16"]), Err("10.3.0.0/16".parse().unwrap()));
+        let peer =
+            ["10.1.0.3:1", "10.2.0.3:1", "10.4.0.3:1", "[fd00::3]:1"].map(|a| a.parse().unwrap());
+        let called = |divided: &Divided, same_node| {
+            let all = divided.candidates(&peer, same_node);
+            all.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(called(&some, false), ["10.2.0.3:1", "[fd00::3]:1", "10.4.0.3:1"]);
+        assert_eq!(called(&all, false), ["10.1.0.3:1", "10.2.0.3:1", "[fd00::3]:1", "10.4.0.3:1"]);
+        // It is this node's own, and goes over no network.
+        assert_eq!(called(&some, true).len(), 4);
+    }
 
     #[test]
     fn shared_networks_go_first_and_loopback_stays_at_home() {

@@ -6,6 +6,7 @@ use keeptime_credentials::files::{self, FileError, Secrecy};
 use keeptime_fabric::bridge::Bridge;
 use keeptime_fabric::directory::{DEFAULT_NAME, Server, ServerConfig};
 use keeptime_fabric::echo::Echo;
+use keeptime_fabric::networks::Network;
 use keeptime_fabric::region::{Memories, PlainMemories, RegionServer, RegionServerConfig};
 use keeptime_fabric::{Callers, ClusterKey, Config};
 use keeptime_fabricd::{KernelMemories, LoadPublisher};
@@ -72,6 +73,9 @@ struct Arguments {
     /// TCP port for what it passes on between nodes that share no network; 0: any that is free
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     bridge_port: u16,
+    /// Use this network of the node, and others that are said so, for what it answers and passes on; otherwise all
+    #[arg(long = "network", value_name = "ADDRESS/PREFIX")]
+    networks: Vec<Network>,
     /// Pass on nothing between other nodes
     #[arg(long, conflicts_with = "bridge_port")]
     no_bridge: bool,
@@ -120,7 +124,7 @@ fn run(arguments: Arguments) -> Result<()> {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
     signals.thread_block()?;
     let Arguments { node, address, members, name, regions_port, answer_on, .. } = arguments;
-    let Arguments { bridge_port, no_bridge, cgroup, cpu, no_load, .. } = arguments;
+    let Arguments { bridge_port, no_bridge, networks, cgroup, cpu, no_load, .. } = arguments;
     let node = node.context("no --node")?;
     let regions = RegionServerConfig { name: name.clone(), port: regions_port };
     let regions = RegionServer::start(&regions, |port| memories(port, &answer_on))
@@ -130,6 +134,7 @@ fn run(arguments: Arguments) -> Result<()> {
     }
     let mut measuring = Config::default();
     measuring.directory.clone_from(&name);
+    measuring.networks = networks;
     // Pings are everybody's.
     measuring.callers = Callers::AnyUser;
     let directory = ServerConfig { name, node: node.clone(), address, members, key };

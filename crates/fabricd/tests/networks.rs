@@ -10,7 +10,7 @@ use keeptime_fabric::bridge::{
     request::{Refusal, Whom},
     routes::Way,
 };
-use keeptime_fabric::{Config, Context, Match, Reason, RecvError, Tag};
+use keeptime_fabric::{Config, Context, Match, Reason, RecvError, Resource, Tag};
 use keeptime_linux::testing::can;
 use nodes::{LONG, Node, PORT, start_all, wait_for};
 use std::collections::{BTreeMap, BTreeSet};
@@ -318,6 +318,49 @@ fn two_networks_are_used_together_and_either_alone() {
     here.plug(&there, 91);
     start_all(&mut [&mut here, &mut there]);
     are_used_together_and_either_alone(&here, &there, ["net90", "net91"]);
+}
+
+/// Of two cables a program uses the one that it is told, whoever calls.
+#[test]
+fn a_program_keeps_to_the_networks_that_it_is_told() {
+    const MESSAGES: u64 = 20;
+    if !can(&[]) {
+        return;
+    }
+    let (mut here, mut there) = (Node::new("here"), Node::new("there"));
+    here.plug(&there, 92);
+    here.plug(&there, 93);
+    start_all(&mut [&mut here, &mut there]);
+    let mut config = Config::default();
+    config.networks = vec!["10.93.0.0/24".parse().unwrap()];
+    // How much goes over either, when `sender` of a node sends to one of the other.
+    let sends = |(from, sender): (&Node, Resource), (to, receiver): (&Node, Resource)| {
+        let before = ["net92", "net93"].map(|interface| from.sent_by(interface));
+        let peer = receiver.id();
+        let send = move || {
+            // Lent: what is given is carried while its sender calls.
+            let data = vec![7; 1 << 20];
+            let all = (0..MESSAGES).map(|_| sender.send(peer, Tag(1), data.as_slice()));
+            all.collect::<Result<Vec<_>, _>>().map(|_| sender)
+        };
+        let receive = move || {
+            let all = (0..MESSAGES).map(|_| receiver.recv_within(Match::any(), LONG));
+            all.collect::<Result<Vec<_>, _>>().map(|_| receiver)
+        };
+        // Threads of their own, in the namespace of whoever makes them.
+        let receiving = to.space.run(move || thread::spawn(receive));
+        let sending = from.space.run(move || thread::spawn(send));
+        let ends = (sending.join().unwrap().unwrap(), receiving.join().unwrap().unwrap());
+        let [left, used] = ["net92", "net93"].map(|interface| from.sent_by(interface));
+        ([left - before[0], used - before[1]], ends)
+    };
+    let keeps = here.open_with("keeps", config);
+    let ([left, used], (keeps, _)) = sends((&here, keeps), (&there, there.open("is called")));
+    assert!(left < 1 << 20 && used > MESSAGES << 20, "{left} and {used} bytes");
+    let ([left, used], _) = sends((&there, there.open("calls")), (&here, keeps));
+    assert!(left < 1 << 20 && used > MESSAGES << 20, "{left} and {used} bytes");
+    let (both, _) = sends((&here, here.open("usual")), (&there, there.open("is called by it")));
+    assert!(both.iter().all(|sent| *sent > 1 << 20), "{both:?} bytes");
 }
 
 /// The same where both lead to a bridge alone: a call over one of them says nothing of how much it carries.

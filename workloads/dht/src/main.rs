@@ -94,19 +94,19 @@ enum Command {
 }
 
 impl Place {
-    fn config(&self) -> Config {
-        let mut config = Config::default();
+    fn config(&self) -> Result<Config> {
+        let mut config = Config::from_environment_but(&[DAEMON_VARIABLE])?;
         config.directory.clone_from(&self.directory);
         config.listen = self.listen;
         if self.any_user {
             config.callers = Callers::AnyUser;
         }
-        config
+        Ok(config)
     }
 
     fn client(&self) -> Result<Client> {
         let patience = Duration::from_secs(self.patience);
-        Ok(Client::open(self.config(), &self.name, patience, self.misses)?)
+        Ok(Client::open(self.config()?, &self.name, patience, self.misses)?)
     }
 }
 
@@ -161,7 +161,7 @@ fn serve(place: &Place, partitions: usize, leave_within: Duration) -> Result<Exi
     // Before any thread is made, so that all inherit that signals are waited for here.
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
     signals.thread_block()?;
-    let server = Server::start(place.config(), &place.name, partitions, place.misses)?;
+    let server = Server::start(place.config()?, &place.name, partitions, place.misses)?;
     println!("serving table {}", place.name);
     std::io::stdout().flush()?;
     signals.wait()?;

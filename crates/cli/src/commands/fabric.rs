@@ -7,7 +7,9 @@ use crate::arguments::{
 };
 use anyhow::{Context as _, Result, bail};
 use keeptime_fabric::echo::{self, Probe, ProbeError};
-use keeptime_fabric::{Attributes, Callers, Config, Context, FindError, Protocol, Record};
+use keeptime_fabric::{
+    Attributes, Callers, Config, Context, DAEMON_VARIABLE, FindError, Protocol, Record,
+};
 use keeptime_linux::users;
 use keeptime_model::Invalid;
 use keeptime_model::units::Nanos;
@@ -218,7 +220,7 @@ fn rounds(
 }
 
 fn open(place: &FabricPlace, carrier: Carrier) -> Result<Context> {
-    let mut config = Config::default();
+    let mut config = Config::from_environment_but(&[DAEMON_VARIABLE])?;
     config.directory.clone_from(&place.directory);
     config.shared_memory = carrier == Carrier::Usual;
     config.between_nodes = match carrier {

@@ -685,6 +685,29 @@ static void listening(const char *directory)
 	ktf_context_close(context);
 }
 
+/* Of the node's networks a context uses those that are named. */
+static void on_some_networks(const char *directory)
+{
+	static const char *const none[] = { "", "127.0.0.0", "127.0.0.0/33", "127.0.0.0/8," };
+	ktf_config config = { .field_mask = KTF_CONFIG_DIRECTORY | KTF_CONFIG_NETWORKS };
+	ktf_context *context = NULL;
+	char text[160];
+
+	config.directory = directory;
+	CHECK(ktf_context_open(&config, &context) == KTF_INVALID);
+	for (size_t n = 0; n < COUNT(none); n++) {
+		config.networks = none[n];
+		CHECK(ktf_context_open(&config, &context) == KTF_INVALID && !context);
+	}
+	config.networks = "127.0.0.0/8,198.51.100.0/24";
+	CHECK(ktf_context_open(&config, &context) == KTF_INVALID && !context);
+	(void)ktf_error_text(text, sizeof(text));
+	CHECK(strstr(text, "has an address on 198.51.100.0/24: expected one of 127.0.0.1/8"));
+	config.networks = "127.0.0.0/8";
+	CHECK(ktf_context_open(&config, &context) == KTF_OK);
+	ktf_context_close(context);
+}
+
 /* Variables count where fields are not set, and are not looked at where they are. */
 static void said_by_variables(const char *directory)
 {
@@ -825,6 +848,7 @@ int main(int count, char **words)
 	CHECK(count == 2);
 	versions(words[1]);
 	listening(words[1]);
+	on_some_networks(words[1]);
 	said_by_variables(words[1]);
 	for (int shared_memory = 1; shared_memory >= 0; shared_memory--) {
 		here = open_context(words[1], shared_memory);

@@ -13,7 +13,7 @@ use crate::frame::{Carrier, Greeting, VERSION};
 use crate::id::ContextId;
 use crate::link::Link;
 use crate::listen::{call_neighbour, greet_over};
-use crate::networks::{candidates, shared};
+use crate::networks::shared;
 use crate::transport::Ends;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -108,7 +108,7 @@ impl Core {
             tracing::debug!(context = %peer, node = %info.node, "not over shared memory: {why}");
             self.tell_carrier(info);
             if same_node {
-                self.call_any(found, candidates(&self.networks, &info.addresses, true))
+                self.call_any(found, self.candidates(&info.addresses, true))
             } else {
                 self.reach(found)
             }
@@ -148,7 +148,7 @@ impl Core {
                 return self.junction.begin(peer, number, way, ends, self);
             }
         }
-        self.call_any(peer, candidates(&self.networks, &info.addresses, false))
+        self.call_any(peer, self.candidates(&info.addresses, false))
     }
 
     /// A link over the only network that both are on; a stream that begins with it if bridges lead there so much sooner
@@ -222,7 +222,7 @@ impl Core {
 
     /// Ways over the networks that both nodes are on.
     pub(super) fn straight(&self, info: &ContextInfo) -> Vec<Way> {
-        shared(&self.networks, &info.addresses).into_iter().map(Way::straight).collect()
+        shared(self.networks(), &info.addresses).into_iter().map(Way::straight).collect()
     }
 
     /// Ways over bridges for one who uses those of `taken`: beside networks that are shared, over which `straight`
@@ -241,7 +241,7 @@ impl Core {
         // Without an answer, for which nobody waits longer than the directory may take, there is none that is known.
         let bridges = self.directory.find(&bridge::query(), None, known);
         let bridges = bridges.ok().flatten().unwrap_or_default();
-        let (own, peer, whom) = (&self.networks, &info.addresses, Whom::Context(info.id));
+        let (own, peer, whom) = (self.networks(), &info.addresses, Whom::Context(info.id));
         let search = Search { own, bridges: &bridges, peer, whom, much };
         if straight.is_empty() {
             self.survey.ways(&search, taken)

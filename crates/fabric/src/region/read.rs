@@ -14,7 +14,6 @@ use crate::context::Context;
 use crate::directory::protocol::Record;
 use crate::id::ResourceId;
 use crate::mapping::Access;
-use crate::networks::candidates;
 use crate::progress::Wait;
 use keeptime_locks::lock;
 use std::fs::File;
@@ -82,7 +81,7 @@ impl Context {
             let (words, writable, life) = mapped(found, id, &node, address, self.lifelines())?;
             Way::Memory { words, writable, life, asker: Mutex::default(), wait }
         } else {
-            let addresses = candidates(core.networks(), &record.home.addresses, same_node);
+            let addresses = core.candidates(&record.home.addresses, same_node);
             let addresses = addresses.iter().map(SocketAddr::ip).collect();
             let remote = Remote::open(addresses, address, wait);
             Way::Network(Mutex::new(remote.map_err(|why| failed(why, id, &node, 0, address))?))

@@ -84,8 +84,11 @@ impl Node {
     }
 
     pub fn open(&self, name: &'static str) -> Resource {
+        self.open_with(name, Config::default())
+    }
+
+    pub fn open_with(&self, name: &'static str, mut config: Config) -> Resource {
         self.space.run(move || {
-            let mut config = Config::default();
             // What is sent before the end is to be sent.
             config.close_time = LONG;
             let context = Context::open(config).unwrap();
