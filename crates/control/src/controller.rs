@@ -304,11 +304,20 @@ impl Controller {
     /// To be called now and then: notices when reports stay away. A proposal if the application is to
     /// have its proportional share for that reason; the same again as long as nodes refuse what another target takes.
     pub fn tick(&mut self, now: Nanos) -> Option<Proposal> {
-        let usual = self.interval.unwrap_or(0.0);
-        let patience = Nanos::from_secs_f64(usual * SILENT_INTERVALS)?.max(SILENT_LEAST);
-        let silent = now.saturating_sub(self.heard_nanos) > patience;
         let in_force = self.in_force.as_ref()?;
-        let is_done = self.health == Health::Unreported && self.aims_at(in_force.target_ppm);
+        let has_target = self.aims_at(in_force.target_ppm);
+        let (usual, least) = match self.interval {
+            Some(interval) => (interval, SILENT_LEAST),
+            // Its program may have to begin yet, or to end what it was doing. What it is to have is asked for sooner.
+            None if has_target => {
+                let full = &self.settings.full_speed;
+                (full.iteration_seconds() / self.settings.target.as_f64(), SILENT_FIRST)
+            }
+            None => (0.0, SILENT_LEAST),
+        };
+        let patience = Nanos::from_secs_f64(usual * SILENT_INTERVALS)?.max(least);
+        let silent = now.saturating_sub(self.heard_nanos) > patience;
+        let is_done = self.health == Health::Unreported && has_target;
         if !silent || is_done {
             return None;
         }
@@ -508,6 +517,8 @@ const REPORTS_AFTER_REFUSAL: u32 = 8;
 /// Reports stay away if so many are missing, and no less than so long.
 const SILENT_INTERVALS: f64 = 10.0;
 const SILENT_LEAST: Nanos = Nanos::from_secs(10);
+/// The same before the first.
+const SILENT_FIRST: Nanos = Nanos::from_secs(60);
 const INTERVALS_REMEMBERED: f64 = 8.0;
 /// Reports that are so much older than the last one come from a clock that was set back.
 const CLOCK_BACK: Nanos = Nanos::from_secs(60);
@@ -655,6 +666,24 @@ mod tests {
     }
 
     #[test]
+    fn the_first_report_is_waited_for_as_long_as_iterations_take() {
+        let mut controller = started(50);
+        controller.tick(at(60_000));
+        assert_eq!(controller.view().health, Health::Steered);
+        controller.tick(at(60_001));
+        assert_eq!(controller.view().health, Health::Unreported);
+        // A hundred seconds at full speed, and two hundred at half of it: ten of these.
+        let full_speed = FullSpeed::new(0.01, &[52, 26].map(CpuPpm::from_percent)).unwrap();
+        let slow = Settings { full_speed, ..settings(50) };
+        let (mut controller, proposal) = Controller::start(slow, at(0)).unwrap();
+        controller.resolve(proposal.sequence, Outcome::InForce { since: at(0) });
+        controller.tick(at(2_000_000));
+        assert_eq!(controller.view().health, Health::Steered);
+        controller.tick(at(2_000_001));
+        assert_eq!(controller.view().health, Health::Unreported);
+    }
+
+    #[test]
     fn a_program_that_reports_seldom_is_waited_for_as_much_longer() {
         let mut controller = started(50);
         let mut now = 1_000;
@@ -763,32 +792,33 @@ mod tests {
     #[test]
     fn a_target_that_was_lost_on_its_way_is_asked_for_again() {
         let mut silent = started(50);
-        assert_eq!(silent.tick(at(20_000)), None, "it has its proportional share");
+        assert_eq!(silent.tick(at(70_000)), None, "it has its proportional share");
+        assert_eq!(silent.view().health, Health::Unreported);
         let before = silent.view().schedules;
         let cpu = |proposal: &Proposal| proposal.schedules[0].cpu();
         let lost = silent.retarget(percent(40), None).unwrap().unwrap();
         let mut resumed = silent.clone();
-        let again = resumed.resume(at(21_000), &before).unwrap();
+        let again = resumed.resume(at(71_000), &before).unwrap();
         assert_eq!(cpu(&again), cpu_floor(0.4 * 0.52));
         // Not again, once they have it.
-        assert_eq!(resumed.resume(at(22_000), &again.schedules), None);
-        assert_eq!(resumed.tick(at(99_000)), None);
+        assert_eq!(resumed.resume(at(72_000), &again.schedules), None);
+        assert_eq!(resumed.tick(at(199_000)), None);
 
         assert_eq!(silent.retarget(percent(20), None), Ok(None));
         for observed in [&before, &lost.schedules] {
             let mut resumed = silent.clone();
-            let next = resumed.resume(at(21_000), observed).unwrap();
+            let next = resumed.resume(at(71_000), observed).unwrap();
             assert_eq!(cpu(&next), cpu_floor(0.2 * 0.52));
             resumed.resolve(next.sequence, Outcome::Refused);
             // Nodes that are full are asked again, and not all the time.
-            assert_eq!(resumed.tick(at(31_000)), None);
-            let again = resumed.tick(at(31_001)).unwrap();
+            assert_eq!(resumed.tick(at(81_000)), None);
+            let again = resumed.tick(at(81_001)).unwrap();
             resumed.resolve(again.sequence, Outcome::Refused);
-            assert_eq!(resumed.tick(at(32_000)), None);
-            let later = resumed.tick(at(42_000)).unwrap();
+            assert_eq!(resumed.tick(at(82_000)), None);
+            let later = resumed.tick(at(92_000)).unwrap();
             assert_eq!(later.schedules, next.schedules);
-            resumed.resolve(later.sequence, Outcome::InForce { since: at(42_000) });
-            assert_eq!(resumed.tick(at(99_000)), None);
+            resumed.resolve(later.sequence, Outcome::InForce { since: at(92_000) });
+            assert_eq!(resumed.tick(at(199_000)), None);
         }
     }
 

@@ -12,7 +12,7 @@ use super::beside::{Cluster, Plan, Refusal, Reserved, Stretch, beside};
 use super::job::Job;
 use keeptime_model::Invalid;
 use keeptime_model::reservation::{self, Malleable, Request, Resources};
-use keeptime_model::units::{CpuPpm, Nanos, WallTime};
+use keeptime_model::units::{CpuPpm, Nanos, Share, WallTime};
 use std::collections::VecDeque;
 
 /// A job that asks.
@@ -134,7 +134,7 @@ impl Booking {
                 }
                 Ok(plan) => return Ok(Ask::Beside(plan)),
                 Err(refusal) => {
-                    let left = self.as_slow_as_can_be(now);
+                    let left = self.as_slow_as_can_be(now, cluster.rate_least);
                     self.slowest.insert(Slowest { refusal, left })
                 }
             },
@@ -177,12 +177,17 @@ impl Booking {
         later.is_some()
     }
 
-    /// From `now` on as slowly as the deadline allows, on each number of nodes on which that is possible.
-    fn as_slow_as_can_be(&self, now: WallTime) -> VecDeque<(u32, Stretch)> {
+    /// From `now` on as slowly as the deadline allows, and no slower than at rate `least`, on each number of nodes on which
+    /// that is possible.
+    fn as_slow_as_can_be(&self, now: WallTime, least: Share) -> VecDeque<(u32, Stretch)> {
         let to = WallTime::from_unix_nanos(self.job.by.unix_nanos().saturating_sub(AWAY.get()));
         let on = |nodes: &u32| {
             let rate = self.job.least_rate(*nodes, to.saturating_since(now))?;
-            Some((*nodes, Stretch { from: now, to, rate }))
+            if rate >= least {
+                return Some((*nodes, Stretch { from: now, to, rate }));
+            }
+            let takes = self.job.takes(*nodes, least.ppm())?;
+            Some((*nodes, Stretch { from: now, to: now.saturating_add(takes), rate: least }))
         };
         let mut all: Vec<_> = self.job.speed_ppm.keys().filter_map(on).collect();
         all.sort_by_key(|(nodes, at)| u64::from(*nodes) * u64::from(at.rate.ppm()));
@@ -237,7 +242,6 @@ mod tests {
     use super::*;
     use keeptime_model::reservation::NodeChoice;
     use keeptime_model::topology::NodeIndex;
-    use keeptime_model::units::Share;
     use std::collections::BTreeMap;
 
     fn at(seconds: u64) -> WallTime {
@@ -367,6 +371,13 @@ mod tests {
         let full: Vec<_> = full.into_iter().map(until_400).collect();
         let Ask::Nothing(refusal) = late(&full).unwrap() else { panic!("there is none") };
         assert!(refusal.earliest().unwrap() >= at(480), "{refusal:?}");
+        // However much time there is, it is not asked for slower than it may be: 100 s take 2,000 s at 5 %.
+        let job = Job { by: at(100_000), ..self::booking().job };
+        let for_ever =
+            all_but(1).into_iter().map(|reserved| Reserved { to: at(200_000), ..reserved });
+        let asked = Booking::new(job).next(at(0), &cluster(), &for_ever.collect::<Vec<_>>());
+        let Ask::Slowest(2, slowest) = asked.unwrap() else { panic!("there is no room at 5 %") };
+        assert_eq!((slowest.to, slowest.rate), (at(2_000), cluster().rate_least));
         // What cannot be done in time at full speed is not asked for.
         let mut late = self::booking();
         let Ask::Nothing(_) = late.next(at(330), &cluster(), &all_but(10)).unwrap() else {
