@@ -29,8 +29,10 @@ use std::time::{Duration, Instant};
 pub struct Task {
     /// Units of work in all, as its progress tells them, if that is known.
     pub total: Option<NonZeroU64>,
-    /// By when.
+    /// By when it asks for what that takes.
     pub by: WallTime,
+    /// By when its user is told that it is to be done.
+    pub told_by: WallTime,
     /// The CPU of each node that it can use.
     pub most: CpuPpm,
 }
@@ -73,7 +75,7 @@ impl Followed {
             job,
             application: application.name().clone(),
             nodes: nodes.names().to_vec(),
-            by_unix_nanos: task.by,
+            by_unix_nanos: task.told_by,
             work: None,
             work_total: task.total,
             cpu_ppm: held.cpu,

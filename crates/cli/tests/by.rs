@@ -214,6 +214,7 @@ fn a_run_that_may_wait_is_run_all_the_same() {
     reserve(&world, "30 %", "600s");
     let late = run(&world, &program, &["--by", "+20s", "--takes", "15s", "--wait", "60s"], 0);
     assert_eq!(late["promised"], false, "{late}");
+    assert_eq!(late["course"]["by_unix_nanos"], late["by_unix_nanos"], "{late}");
     assert_eq!(late["plan"]["rate_ppm"], 666_666, "of 15 %, 10 are free: {late}");
 
     let rest = reserve(&world, "10 %", "600s");

@@ -174,7 +174,7 @@ fn execute(
 ) -> Result<(WallTime, Option<CourseView>)> {
     let (cluster, Held { plan, hold, by, .. }) = (&session.cluster, held);
     let (application, parameters) = (&work.application, &work.parameters);
-    let mut followed = following::follow(cluster, work, hold, *by, json)?;
+    let mut followed = following::follow(cluster, work, held, json)?;
     let last = followed.until();
     let mut share = work.job.cpu_at(plan.at.rate);
     let mut on_said = |said: Said<'_>| {

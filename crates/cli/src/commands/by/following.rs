@@ -1,26 +1,21 @@
 //! What the user of a run that is to be done by a time is told of its course, while it runs and by `keeptime top`.
 
-use super::{Work, distance};
+use super::{Held, Work, distance};
 use crate::cluster::Cluster;
 use crate::columns::{Side, aligned};
 use crate::course::{Followed, News, Task};
-use crate::hold::Hold;
 use crate::rate::door::CourseView;
 use crate::{brokers, times};
 use anyhow::Result;
 use jiff::tz::TimeZone;
-use keeptime_model::units::WallTime;
 
 /// Has the run followed: with more of its nodes where it is too slow, and its user told where that is not to be had.
-pub(super) fn follow(
-    cluster: &Cluster,
-    work: &Work,
-    hold: &Hold,
-    by: WallTime,
-    json: bool,
-) -> Result<Followed> {
-    let reservation = cluster.broker()?.reservation(hold.handle()).map_err(brokers::failure)?;
-    let task = Task { total: work.total, by, most: work.job.cpu_ppm };
+pub(super) fn follow(cluster: &Cluster, work: &Work, held: &Held, json: bool) -> Result<Followed> {
+    let reservation =
+        cluster.broker()?.reservation(held.hold.handle()).map_err(brokers::failure)?;
+    // What is promised nothing has a time all the same, for others that make way: it is nobody's deadline.
+    let told_by = held.promised_by().unwrap_or(work.job.by);
+    let task = Task { total: work.total, by: held.by, told_by, most: work.job.cpu_ppm };
     let hear = move |news: News<'_>| {
         let told = told(news, &TimeZone::system());
         match json {
@@ -105,7 +100,7 @@ const HEADINGS: [&str; 8] =
 mod tests {
     use super::*;
     use keeptime_model::reservation::Handle;
-    use keeptime_model::units::CpuPpm;
+    use keeptime_model::units::{CpuPpm, WallTime};
     use std::num::NonZeroU64;
 
     fn at(seconds: u64) -> WallTime {
