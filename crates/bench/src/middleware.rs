@@ -173,8 +173,15 @@ fn loads() -> Vec<Load> {
     renders.chain(raycasts).collect()
 }
 
-/// The three arms of one load, of which each request may wait for `wait`. Which of them comes first changes from one to
-/// the next.
+/// In which order the arms of the load of this number are played: which comes first changes from one to the next, and from one
+/// load of an interval to the next of that.
+fn order(number: usize) -> [Arm; Arm::ALL.len()] {
+    let mut order = Arm::ALL;
+    order.rotate_left((number + number / INTERVALS.len()) % Arm::ALL.len());
+    order
+}
+
+/// The three arms of one load, of which each request may wait for `wait`.
 fn experiment(
     number: usize,
     load: Load,
@@ -197,9 +204,7 @@ fn experiment(
             measured.play(arm, &requests, wait, out)
         })
     };
-    let mut order = Arm::ALL;
-    order.rotate_left(number % Arm::ALL.len());
-    let mut played = order.map(|arm| (arm, play(arm)));
+    let mut played = order(number).map(|arm| (arm, play(arm)));
     played.sort_by_key(|(arm, _)| *arm);
     let [keeptime, without, htb] = played.map(|(_, played)| played);
     let played = [keeptime?, without?, htb?];
@@ -668,6 +673,18 @@ mod tests {
         assert!(known(&mut parts).is_empty());
         parts.part(&part_name(&load, wait, "alone"), || Ok(vec![1.5])).unwrap();
         assert_eq!(known(&mut parts), [1.5]);
+    }
+
+    /// What a machine does meanwhile is no arm's at an interval.
+    #[test]
+    fn every_arm_comes_first_at_every_interval() {
+        for interval in INTERVALS {
+            let at = loads().into_iter().enumerate();
+            let at = at.filter(|(_, load)| load.interval_most == interval);
+            let first: std::collections::BTreeSet<_> =
+                at.map(|(number, _)| order(number)[0]).collect();
+            assert_eq!(first, Arm::ALL.into(), "{interval} s");
+        }
     }
 
     #[test]
